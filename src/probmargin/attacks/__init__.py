@@ -1,0 +1,1 @@
+"""Attacks: search the threat ball around an image for a point where the model does badly."""

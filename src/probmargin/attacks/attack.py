@@ -1,0 +1,64 @@
+"""The contract of an attack and the registry of all of them."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal, final
+
+import torch
+
+from probmargin.core.batch import AttackResult, TraceLevel
+from probmargin.core.frozen import ModelMode, frozen
+from probmargin.core.losses import KLDirection, cross_entropy, cw_loss, directed_kl
+from probmargin.core.noise import Noise, fresh_noise
+from probmargin.core.registry import Registry
+from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample
+
+AttackLoss = Literal["ce", "kl", "cw"]
+
+
+class Attack(ABC):
+    """Finds adversarial images inside a ball, and leaves images, model and train/eval mode as found."""
+
+    registered_name: ClassVar[str]
+    model_mode: ModelMode = "eval"
+    """The model's mode during the attack; in `train` batch norm uses batch statistics and its buffers stay put."""
+
+    @final
+    def __call__(
+        self,
+        model: Classifier,
+        x: Images,
+        labels: Labels,
+        *,
+        noise: Noise | None = None,
+        trace: TraceLevel = "none",
+    ) -> AttackResult:
+        """Attack the images; without `noise`, random numbers follow torch's global generator."""
+        source = fresh_noise(len(x), x.device) if noise is None else noise
+        with frozen(model, self.model_mode) as call:
+            return self.run(call, x.detach(), labels, noise=source, trace=trace)
+
+    @abstractmethod
+    def run(self, model: Classifier, x: Images, labels: Labels, *, noise: Noise, trace: TraceLevel) -> AttackResult:
+        """Attack a model that is already frozen."""
+
+
+ATTACKS: Registry[Attack] = Registry("attack", "probmargin.attacks")
+
+
+def attack_loss(
+    loss: AttackLoss, logits: Logits, labels: Labels, reference: Logits | None, direction: KLDirection
+) -> PerExample:
+    """The loss an attack maximises; `kl` compares with the clean image's logits."""
+    if loss == "ce":
+        return cross_entropy(logits, labels)
+    if loss == "cw":
+        return cw_loss(logits, labels)
+    if reference is None:
+        raise ValueError("the KL loss needs the clean image's logits")
+    return directed_kl(reference, logits, direction)
+
+
+def logits_without_gradient(model: Classifier, x: Images) -> Logits:
+    """Logits in the images' own precision, whatever the network computed in."""
+    with torch.no_grad():
+        return model(x).to(x.dtype)

@@ -1,0 +1,62 @@
+"""Threat balls: projection, steepest direction and random starts, for L-inf and L2."""
+
+from typing import Literal
+
+import torch
+
+from probmargin.core.errors import UsageError
+from probmargin.core.noise import Noise
+from probmargin.core.types import Images
+
+Norm = Literal["Linf", "L2"]
+Start = Literal["normal_1e-3", "uniform_eps", "uniform_01", "zero"]
+
+_TINY = 1e-12
+
+
+def check_eps(norm: Norm, eps: float) -> None:
+    """Refuse a radius that cannot be meant."""
+    if norm == "Linf" and not 0 < eps <= 1:
+        raise UsageError(f"an L-inf eps must be in (0, 1], not {eps:g}: images are in [0, 1], so write 8/255, not 8")
+    if norm == "L2" and not 0 < eps < float("inf"):
+        raise UsageError(f"an L2 eps must be above 0, not {eps:g}")
+
+
+def norm_l2(values: torch.Tensor) -> torch.Tensor:
+    """Euclidean norm of each example, shaped to multiply a batch of images."""
+    norms: torch.Tensor = torch.linalg.vector_norm(values.flatten(1), dim=1)
+    return norms.view(-1, *[1] * (values.ndim - 1))
+
+
+def project(x_adv: Images, x: Images, norm: Norm, eps: float) -> Images:
+    """Into the ball first, then into [0, 1].
+
+    >>> x = torch.tensor([[0.1, 0.5]])
+    >>> project(torch.tensor([[-0.2, 0.9]]), x, "Linf", 0.3).tolist()
+    [[0.0, 0.8]]
+    """
+    if norm == "Linf":
+        return torch.minimum(torch.maximum(x_adv, x - eps), x + eps).clamp(0.0, 1.0)
+    delta = x_adv - x
+    return (x + delta * (eps / norm_l2(delta).clamp(min=_TINY)).clamp(max=1.0)).clamp(0.0, 1.0)
+
+
+def steepest(gradient: torch.Tensor, norm: Norm) -> torch.Tensor:
+    """The direction of fastest ascent of unit size: the sign for L-inf (sign 0 = 0), the unit vector for L2."""
+    return gradient.sign() if norm == "Linf" else gradient / (norm_l2(gradient) + _TINY)
+
+
+def random_start(x: Images, start: Start, norm: Norm, eps: float, noise: Noise) -> Images:
+    """Where an attack begins; not clamped to [0, 1], and `uniform_01` not even in the ball before the first step."""
+    shape = tuple(x.shape[1:])
+    if start == "zero":
+        return x.clone()
+    if start == "normal_1e-3":
+        return x + 1e-3 * noise.normal(shape, stream="start").to(x.dtype)
+    if start == "uniform_01":
+        return x + noise.uniform(shape, stream="start").to(x.dtype)
+    if norm == "Linf":
+        return x + eps * (2.0 * noise.uniform(shape, stream="start").to(x.dtype) - 1.0)
+    direction = steepest(noise.normal(shape, stream="start").to(x.dtype), "L2")
+    share = noise.uniform((1,) * len(shape), stream="start/radius").to(x.dtype)
+    return x + eps * direction * share ** (1.0 / x[0].numel())

@@ -1,0 +1,219 @@
+"""The command line: parses, calls, prints."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from probmargin._version import __version__
+from probmargin.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from probmargin.methods.method import Method
+
+app = typer.Typer(
+    name="probmargin",
+    help="Train and judge adversarially robust image classifiers.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        _print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train and judge adversarially robust image classifiers."""
+
+
+@app.command("list")
+def list_names(
+    kind: Annotated[
+        str | None, typer.Argument(help="methods, margins, weights, attacks, models or data; all if left out")
+    ] = None,
+) -> None:
+    """Print the names that other commands take."""
+    from probmargin.api import catalogue
+
+    for line in catalogue(kind):
+        _print(line)
+
+
+DataOption = Annotated[str, typer.Option("--data", help="digits, cifar10, cifar100, svhn, folder:PATH or npz:FILE")]
+DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="folder with the data set's own files")]
+
+
+@app.command()
+def train(
+    out: Annotated[Path, typer.Option("--out", help="folder of the run")],
+    method: Annotated[str, typer.Option("--method", help="see: probmargin list methods")] = "mail-trades",
+    data: DataOption = "cifar10",
+    data_dir: DataDirOption = None,
+    download: Annotated[bool, typer.Option("--download", help="fetch the data set where it is not there")] = False,
+    image_size: Annotated[int | None, typer.Option("--image-size", help="resize images of a folder")] = None,
+    model: Annotated[str, typer.Option("--model", help="see: probmargin list models")] = "resnet18",
+    preset: Annotated[str, typer.Option("--preset", help="paper, official or official-2021")] = "paper",
+    epochs: Annotated[int | None, typer.Option("--epochs", help="scales the schedule to this length")] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", help="over all processes")] = None,
+    seed: Annotated[int, typer.Option("--seed")] = 1,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="PATH=VALUE, such as attack.eps=8/255")] = None,
+    recipe: Annotated[Path | None, typer.Option("--recipe", help="a recipe.json, instead of --method")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
+    precision: Annotated[str | None, typer.Option("--precision", help="bf16, tf32 or fp32, of the network")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    normalize: Annotated[bool, typer.Option("--normalize", help="mean and std of the data inside the model")] = False,
+    checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="weights to start from")] = None,
+    keep_epochs: Annotated[str, typer.Option("--keep-epochs", help="keep the states after these epochs: 70,76")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved recipe and stop")] = False,
+) -> None:
+    """Train a model."""
+    from probmargin.api import load_data
+    from probmargin.core.records import coerce
+    from probmargin.training.progress import Reporter
+    from probmargin.training.train import TrainRequest, train as run_training
+
+    dataset = None if dry_run else load_data(data, data_dir, download=download, image_size=image_size)
+    resolved = _resolve(method, recipe, preset, data, model, epochs, batch_size, settings)
+    if dataset is None:
+        _print_recipe(resolved)
+        return
+    request = TrainRequest(
+        out=out,
+        model=model,
+        seed=seed,
+        device=device,
+        precision=precision,
+        resume=resume,
+        normalize=normalize,
+        checkpoint=checkpoint,
+        keep_epochs=coerce(keep_epochs, tuple[int, ...], "--keep-epochs"),
+    )
+    run, _ = run_training(resolved, dataset, request, Reporter())
+    _print(f"trained {resolved.method} on {data}: {run.path}")
+    _print(f"judge it with: probmargin evaluate {run.path}")
+
+
+def _resolve(
+    method: str,
+    recipe: Path | None,
+    preset: str,
+    data: str,
+    model: str,
+    epochs: int | None,
+    batch_size: int | None,
+    settings: list[str] | None,
+) -> "Method":
+    from probmargin.methods.plain import parse_assignments
+    from probmargin.methods.resolve import read_recipe, resolve
+
+    return resolve(
+        read_recipe(recipe) if recipe else method,
+        preset=preset,
+        data=data,
+        model=model,
+        epochs=epochs,
+        batch_size=batch_size,
+        settings=parse_assignments(settings or ()),
+    )
+
+
+def _print_recipe(method: "Method") -> None:
+    import json
+
+    _print(json.dumps(method.plain(), indent=1))
+    _print(f"recipe hash {method.hash()}")
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path | None, typer.Argument(help="folder of a run")] = None,
+    attacks: Annotated[str, typer.Option("--attacks", help="names from: probmargin list attacks")] = "nat,pgd-20,cw",
+    model: Annotated[str | None, typer.Option("--model", help="a model that was not trained here")] = None,
+    checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="its weights")] = None,
+    data: Annotated[str | None, typer.Option("--data", help="the run's own unless given")] = None,
+    data_dir: DataDirOption = None,
+    num_examples: Annotated[int | None, typer.Option("--num-examples", help="only the first N test images")] = None,
+    norm: Annotated[str | None, typer.Option("--norm", help="Linf or L2")] = None,
+    eps: Annotated[str | None, typer.Option("--eps", help="radius, such as 8/255; the run's own unless given")] = None,
+    protocol: Annotated[str | None, typer.Option("--protocol", help="standard or official-1000")] = None,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    device: Annotated[str | None, typer.Option("--device")] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", help="caps memory")] = None,
+) -> None:
+    """Judge a model on clean and attacked images."""
+    from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
+
+    request = EvaluationRequest(
+        run=run,
+        model=model,
+        checkpoint=checkpoint,
+        data=data,
+        data_dir=data_dir,
+        attacks=tuple(name.strip() for name in attacks.split(",") if name.strip()),
+        num_examples=num_examples,
+        norm=norm,
+        eps=eps,
+        protocol=protocol,
+        seed=seed,
+        device=device,
+        batch_size=batch_size,
+    )
+    results, path = evaluate_subject(request, log=_print)
+    _print(
+        f"at {results['norm']} eps {results['eps']:.5g}, {results['num_examples']} images"
+        + (f"; written to {path}" if path else "")
+    )
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="folder for the two runs")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option("--seed")] = 1,
+) -> None:
+    """Train AT and MAIL-TRADES on embedded data, judge both, print a table."""
+    from probmargin.experiments.demo import run_demo
+
+    run_demo(out, seed, _print)
+
+
+def main() -> None:
+    """Run the command line; one line and exit code 2 for wrong use, 130 when interrupted."""
+    try:
+        app()
+    except UsageError as error:
+        _fail(str(error), 2)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except Exception as error:
+        _fail_or_raise(error)
+
+
+def _fail_or_raise(error: Exception) -> None:
+    name: Any = type(error).__name__
+    if name == "Interrupted":
+        _fail(str(error), 130)
+    if name == "TrainingStopped":
+        _fail(str(error), 1)
+    if isinstance(error, OSError):
+        _fail(f"{error.strerror or error}: {error.filename or 'the system gave no file name'}", 1)
+    raise error
+
+
+def _fail(message: str, code: int) -> None:
+    sys.stderr.write(f"probmargin: {message}\n")
+    sys.exit(code)

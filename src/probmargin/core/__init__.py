@@ -1,0 +1,1 @@
+"""The package's vocabulary: what every other folder may use."""

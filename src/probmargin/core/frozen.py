@@ -1,0 +1,54 @@
+"""A model as attacks see it: no gradient for parameters, no buffer moves, train/eval mode put back."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import nn
+
+from probmargin.core.types import Classifier, Images, Logits
+
+ModelMode = Literal["eval", "train"]
+
+
+@contextmanager
+def model_mode(model: nn.Module, mode: ModelMode) -> Iterator[None]:
+    """Switch the whole model to a mode, and put every part back as it was found."""
+    found = [(module, module.training) for module in model.modules()]
+    model.train(mode == "train")
+    try:
+        yield
+    finally:
+        for module, was_training in found:
+            module.training = was_training
+
+
+def with_clean_buffers(model: nn.Module, *, detach: bool) -> Classifier:
+    """The model over copies of its buffers; with `detach`, over its parameters cut off from the graph too."""
+    tensors: dict[str, torch.Tensor] = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    for name, parameter in model.named_parameters():
+        tensors[name] = parameter.detach() if detach else parameter
+
+    def forward(x: Images) -> Logits:
+        logits: Logits = torch.func.functional_call(model, tensors, (x,))
+        return logits
+
+    return forward
+
+
+@contextmanager
+def frozen(model: Classifier, mode: ModelMode = "eval") -> Iterator[Classifier]:
+    """Yield a callable that computes the model's logits and cannot change the model.
+
+    >>> net = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    >>> with frozen(net, "train") as call:
+    ...     logits = call(torch.rand(3, 1, 2, 2))
+    >>> logits.requires_grad, net.training, net[1].num_batches_tracked.item()
+    (False, True, 0)
+    """
+    if not isinstance(model, nn.Module):
+        yield model
+        return
+    with model_mode(model, mode):
+        yield with_clean_buffers(model, detach=True)

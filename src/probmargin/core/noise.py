@@ -1,0 +1,95 @@
+"""Randomness inside attacks, keyed by example.
+
+A draw is a hash of (seed, stream, example id, target, step, position), computed in integer tensor operations. It is
+therefore the same at any batch size, shard and world size, after a resume, on any device, and it can be captured
+in a graph with ids and step as inputs.
+"""
+
+import hashlib
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+import torch
+
+_MASK = 0xFFFFFFFF
+_GOLDEN = 0x9E3779B9
+
+
+class Noise(ABC):
+    """Where an attack's random numbers come from: `take` follows the examples that go on."""
+
+    @abstractmethod
+    def uniform(self, shape: tuple[int, ...], *, stream: str, target: int = 0, step: int = 0) -> torch.Tensor:
+        """Draw float32 in [0, 1), shaped (B, *shape)."""
+
+    @abstractmethod
+    def normal(self, shape: tuple[int, ...], *, stream: str, target: int = 0, step: int = 0) -> torch.Tensor:
+        """Draw float32 from N(0, 1), shaped (B, *shape)."""
+
+    @abstractmethod
+    def take(self, positions: torch.Tensor) -> "Noise":
+        """Return the noise of a part of the batch."""
+
+
+def _mix(value: torch.Tensor) -> torch.Tensor:
+    """A bijection of 32-bit integers with low bias, in int64 arithmetic."""
+    value = (value ^ (value >> 16)) * 0x21F0AAAD & _MASK
+    value = (value ^ (value >> 15)) * 0x735A2D97 & _MASK
+    return value ^ (value >> 15)
+
+
+def stream_key(text: str) -> int:
+    """A 32-bit number for a stream's name, the same in every process."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
+
+
+@dataclass(frozen=True)
+class KeyedNoise(Noise):
+    """Counter-based noise: `ids` names the examples, `round` the training step or evaluation pass.
+
+    >>> ids = torch.tensor([7, 8, 9])
+    >>> all_three = KeyedNoise(seed=1, ids=ids).uniform((2,), stream="start")
+    >>> alone = KeyedNoise(seed=1, ids=ids[1:2]).uniform((2,), stream="start")
+    >>> bool((all_three[1:2] == alone).all())
+    True
+    """
+
+    seed: int
+    ids: torch.Tensor
+    """Example ids, int64 (B,)."""
+    round: torch.Tensor | int = 0
+    """Changes between uses of the same example, such as the training step; a 0-d tensor where it is captured."""
+
+    def _bits(self, shape: tuple[int, ...], key: int, target: int, step: int) -> torch.Tensor:
+        low, high = self.seed & _MASK, (self.seed >> 32) & _MASK
+        rows = _mix((self.ids & _MASK) ^ low)
+        rows = _mix(rows ^ _mix((self.ids >> 32) & _MASK ^ high ^ _GOLDEN))
+        for part in (key, self.round, target, step):
+            rows = _mix((rows * 3 + part) & _MASK ^ _GOLDEN)
+        count = math.prod(shape)
+        column = _mix((torch.arange(count, device=self.ids.device) * _GOLDEN) & _MASK)
+        # Two rounds, keyed by two numbers, so that equal sums of row and column do not repeat.
+        other = _mix(rows ^ 0x85EBCA6B)
+        bits = _mix((_mix(rows[:, None] ^ column[None, :]) + other[:, None]) & _MASK)
+        return bits.reshape(len(self.ids), *shape)
+
+    def uniform(self, shape: tuple[int, ...], *, stream: str, target: int = 0, step: int = 0) -> torch.Tensor:
+        """Draw with 24 random bits each, so that 1 is never reached in float32."""
+        return (self._bits(shape, stream_key(stream), target, step) >> 8).float() * 2.0**-24
+
+    def normal(self, shape: tuple[int, ...], *, stream: str, target: int = 0, step: int = 0) -> torch.Tensor:
+        """Draw by the Box-Muller transform of two uniform draws."""
+        radius = 1.0 - self.uniform(shape, stream=stream + "/radius", target=target, step=step)
+        angle = self.uniform(shape, stream=stream + "/angle", target=target, step=step)
+        return (-2.0 * radius.log()).sqrt() * (2.0 * math.pi * angle).cos()
+
+    def take(self, positions: torch.Tensor) -> "KeyedNoise":
+        """Return the noise of these rows; the numbers they get do not change."""
+        return replace(self, ids=self.ids[positions])
+
+
+def fresh_noise(batch: int, device: torch.device, seed: int | None = None) -> KeyedNoise:
+    """Noise for a foreign loop: ids count the batch; without a seed torch's global generator gives one."""
+    drawn = int(torch.randint(2**62, ()).item()) if seed is None else seed
+    return KeyedNoise(seed=drawn, ids=torch.arange(batch, device=device))

@@ -1,0 +1,161 @@
+"""Frozen data to plain JSON and back, typed, with a hash; imports no torch.
+
+Components are named: a dataclass that a `Registry` knows is written as {"name": ..., its fields}.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, Union
+
+from probmargin.core.errors import UsageError, unknown_name
+
+Plain = Any
+"""JSON's own types: dict, list, str, int, float, bool, None."""
+
+
+def parse_number(text: str) -> float:
+    """Read a decimal, a fraction or inf, without `eval`.
+
+    >>> parse_number("8/255"), parse_number("-inf")
+    (0.031372, -inf)
+    """
+    top, slash, bottom = text.strip().partition("/")
+    try:
+        value = float(top) / float(bottom) if slash else float(top)
+    except (ValueError, ZeroDivisionError):
+        raise UsageError(f"{text!r} is not a number; write 0.031 or 8/255") from None
+    if math.isnan(value):
+        raise UsageError(f"{text!r} is not a number; write 0.031 or 8/255")
+    return value
+
+
+def to_plain(value: object) -> Plain:
+    """Turn frozen data into JSON's types; an infinite number becomes a word, since JSON has none."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        name = getattr(type(value), "registered_name", None)
+        return {"name": name, **fields} if name else fields
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return value
+
+
+def canonical_hash(plain: Plain) -> str:
+    """Sixteen hex digits that identify a record whatever the order of its keys.
+
+    >>> canonical_hash({"a": 1, "b": 2}) == canonical_hash({"b": 2, "a": 1})
+    True
+    """
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def coerce(value: Plain, kind: Any, path: str) -> Any:
+    """Check plain data against an annotation and convert it; an error names the path.
+
+    >>> coerce("8/255", float, "attack.eps"), coerce([74, 89], tuple[int, ...], "lr_milestones")
+    (0.031372, (74, 89))
+    """
+    origin = typing.get_origin(kind)
+    if kind is Any:
+        return value
+    if origin is Literal:
+        return _coerce_literal(value, kind, path)
+    if origin in (Union, types.UnionType):
+        return _coerce_union(value, kind, path)
+    if origin is tuple:
+        return _coerce_tuple(value, kind, path)
+    if origin in (dict, Mapping) or typing.get_origin(kind) is Mapping:
+        return dict(value)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return value if isinstance(value, kind) else build(kind, value, path)
+    return _coerce_scalar(value, kind, path)
+
+
+def _coerce_literal(value: Plain, kind: Any, path: str) -> Any:
+    known = typing.get_args(kind)
+    if value not in known:
+        raise unknown_name(path, str(value), map(str, known))
+    return value
+
+
+def _coerce_union(value: Plain, kind: Any, path: str) -> Any:
+    members = typing.get_args(kind)
+    if type(None) in members and (value is None or value in ("none", "null")):
+        return None
+    errors = []
+    for member in members:
+        if member is type(None):
+            continue
+        try:
+            return coerce(value, member, path)
+        except UsageError as error:
+            errors.append(error)
+    raise errors[-1]
+
+
+def _coerce_tuple(value: Plain, kind: Any, path: str) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        value = [part for part in value.strip("[]() ").split(",") if part.strip()]
+    if not isinstance(value, list | tuple):
+        raise UsageError(f"{path} takes a list such as 74,89, not {value!r}")
+    member = typing.get_args(kind)[0]
+    return tuple(coerce(item.strip() if isinstance(item, str) else item, member, path) for item in value)
+
+
+def _coerce_scalar(value: Plain, kind: Any, path: str) -> Any:
+    if kind is bool:
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if not isinstance(value, bool):
+            raise UsageError(f"{path} takes true or false, not {value!r}")
+        return value
+    if kind in (int, float):
+        return _coerce_number(value, kind, path)
+    if kind is str and isinstance(value, str):
+        return value
+    if isinstance(kind, type) and isinstance(value, kind):
+        return value
+    raise UsageError(f"{path} takes {getattr(kind, '__name__', kind)}, not {value!r}")
+
+
+def _coerce_number(value: Plain, kind: type, path: str) -> float:
+    try:
+        number = parse_number(value) if isinstance(value, str) else value
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise UsageError(f"{path} takes a number, not {value!r}")
+    if kind is int and number != int(number):
+        raise UsageError(f"{path} takes a whole number, not {value!r}")
+    return kind(number)  # type: ignore[no-any-return]
+
+
+def build(cls: type, plain: Plain, path: str) -> Any:
+    """Build a frozen dataclass from plain data, checking names and types of its fields."""
+    if not isinstance(plain, Mapping):
+        raise UsageError(f"{path} takes an object with the fields of {cls.__name__}, not {plain!r}")
+    hints = typing.get_type_hints(cls)
+    known = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    settings = {}
+    for key, value in plain.items():
+        if key not in known:
+            raise unknown_name(f"setting in {path}", str(key), known)
+        settings[key] = coerce(value, known[key], f"{path}.{key}" if path else key)
+    missing = [f.name for f in dataclasses.fields(cls) if f.name not in settings and _is_required(f)]
+    if missing:
+        raise UsageError(f"{path or cls.__name__} lacks {', '.join(missing)}")
+    return cls(**settings)
+
+
+def _is_required(field: "dataclasses.Field[Any]") -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING

@@ -1,0 +1,47 @@
+"""Settings of a recipe that several layers read."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from probmargin.core.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class AWP:
+    """Adversarial weight perturbation: ascend in the weights by a relative step before the descent."""
+
+    gamma: float = 0.01
+    """Size of the step, relative to each weight tensor's norm."""
+    warmup_epochs: int = 0
+    """Epochs without perturbation."""
+
+    def __post_init__(self) -> None:
+        if not self.gamma > 0:
+            raise UsageError(f"awp.gamma must be above 0, not {self.gamma}; to switch AWP off use --set awp=none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EMA:
+    """Exponential moving average of the parameters, kept beside training and evaluated instead of them."""
+
+    decay: float = 0.995
+    """Share of the old average that stays at each step."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise UsageError(f"ema.decay must be in [0, 1), not {self.decay}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augment:
+    """Random crop and flip of the training images."""
+
+    pad: int = 4
+    """Pixels added on each side before the crop; 0 is no crop."""
+    padding: Literal["zero", "reflect"] = "zero"
+    flip: bool = True
+    """Mirror half of the images."""
+
+    def __post_init__(self) -> None:
+        if self.pad < 0:
+            raise UsageError(f"augment.pad must be 0 or more, not {self.pad}")

@@ -1,0 +1,137 @@
+"""Images in folders, one folder for each class."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from probmargin.core.errors import UsageError
+from probmargin.data.dataset import DataSet, ImageSet, image_set, split_validation
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+TEST_SHARE = 0.2
+_SPLIT_SEED = 0
+_LARGEST_NATIVE = 64
+_RESIZED = 32
+_GREY_MODES = ("1", "L")
+# Deeper than 8 bits: PIL would clip these values instead of scaling them.
+_DEEP_MODES = ("I", "F")
+
+
+@dataclass(frozen=True)
+class _Format:
+    """What every image is brought to."""
+
+    height: int
+    width: int
+    mode: str
+
+
+def load_folder(path: Path, *, image_size: int | None = None, grayscale: bool | None = None) -> DataSet:
+    """Load PATH/train/CLASS/* and PATH/test/CLASS/*, or PATH/CLASS/* with 20 % of each class as the test set.
+
+    Images of one common size up to 64 keep it; otherwise, or to `image_size`, all are squashed to a square
+    (32 by default) by antialiased bilinear resizing. They stay grey if every one is grey, else become RGB; an
+    alpha channel is dropped. Class numbers follow the sorted folder names.
+    """
+    path = path.expanduser()
+    if not path.is_dir():
+        raise UsageError(f"{path} is not a folder: pass folder:PATH with PATH/CLASS/*.png below it")
+    if image_size is not None and image_size < 1:
+        raise UsageError(f"image size {image_size} is too small: pass at least 1")
+    has_train, has_test = (path / "train").is_dir(), (path / "test").is_dir()
+    if has_train != has_test:
+        have, need = ("train", "test") if has_train else ("test", "train")
+        raise UsageError(
+            f"{path} holds {have}/ but no {need}/: add it, or give folder:{path / have}, "
+            "of which 20 % become the test set"
+        )
+    roots = [path / "train", path / "test"] if has_train else [path]
+    listings = [_list(root) for root in roots]
+    classes = tuple(listings[0])
+    if len(listings) == 2 and tuple(listings[1]) != classes:
+        odd = sorted(set(classes) ^ set(listings[1]))
+        raise UsageError(f"{path}: class {odd[0]!r} is in only one of train/ and test/: make them the same")
+    if len(classes) < 2:
+        raise UsageError(f"{roots[0]} holds one class only ({classes[0]}): add a folder for a second class")
+    files = [file for listing in listings for group in listing.values() for file in group]
+    target = _choose_format(files, image_size, grayscale)
+    parts = [_read(listing, target) for listing in listings]
+    train, test = parts if len(parts) == 2 else _split(parts[0], listings[0], path)
+    return DataSet(f"folder:{path}", train, test, classes)
+
+
+def _list(root: Path) -> dict[str, list[Path]]:
+    """Return each class's image files, both sorted by name."""
+    folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    if not folders:
+        raise UsageError(f"{root} holds no class folders: put the images in {root}/CLASS/")
+    listing = {}
+    for folder in folders:
+        images = (file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != ".")
+        listing[folder.name] = sorted(images)
+        if not listing[folder.name]:
+            kinds = ", ".join(suffix[1:] for suffix in SUFFIXES)
+            raise UsageError(f"class folder {folder} holds no images ({kinds}): add some or remove it")
+    return listing
+
+
+def _unreadable(file: Path, error: Exception) -> UsageError:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return UsageError(f"cannot read the image {file} ({reason}): repair or remove it")
+
+
+def _choose_format(files: list[Path], image_size: int | None, grayscale: bool | None) -> _Format:
+    """Decide size and mode from the headers alone, before any pixel is decoded."""
+    sizes, modes = set(), set()
+    for file in files:
+        try:
+            with Image.open(file) as image:
+                sizes.add(image.size)
+                modes.add(image.mode)
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise _unreadable(file, error) from error
+        if image.mode.split(";")[0] in _DEEP_MODES:
+            raise UsageError(f"{file} has more than 8 bits a channel (mode {image.mode}): save it with 8 bits")
+    width, height = next(iter(sizes))
+    if image_size is not None:
+        width = height = image_size
+    elif len(sizes) > 1 or max(width, height) > _LARGEST_NATIVE:
+        width = height = _RESIZED
+    grey = modes <= set(_GREY_MODES) if grayscale is None else grayscale
+    return _Format(height, width, "L" if grey else "RGB")
+
+
+def _read(listing: dict[str, list[Path]], target: _Format) -> ImageSet:
+    images: list[torch.Tensor] = []
+    labels: list[int] = []
+    for label, files in enumerate(listing.values()):
+        images.extend(_decode(file, target) for file in files)
+        labels.extend([label] * len(files))
+    return image_set(torch.stack(images), torch.tensor(labels))
+
+
+def _decode(file: Path, target: _Format) -> torch.Tensor:
+    try:
+        with Image.open(file) as opened:
+            # A palette with transparency goes through RGBA, or PIL warns that it guesses.
+            image = opened.convert("RGBA") if "transparency" in opened.info else opened
+            image = image.convert(target.mode)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise _unreadable(file, error) from error
+    if image.size != (target.width, target.height):
+        image = image.resize((target.width, target.height), Image.Resampling.BILINEAR)
+    pixels = np.array(image)
+    return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy())
+
+
+def _split(everything: ImageSet, listing: dict[str, list[Path]], path: Path) -> tuple[ImageSet, ImageSet]:
+    for name, files in listing.items():
+        if len(files) < 2:
+            raise UsageError(
+                f"class {name!r} in {path} has one image, so no test image can be split off: "
+                "add images, or make train/ and test/ folders"
+            )
+    return split_validation(everything, max(1, round(TEST_SHARE * len(everything))), _SPLIT_SEED)

@@ -1,0 +1,1 @@
+"""How things run: devices, precision, files, checkpoints. Knows no method."""

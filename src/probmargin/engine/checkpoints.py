@@ -1,0 +1,87 @@
+"""Checkpoints: tensors in safetensors, the rest in JSON with a checksum; no pickle."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from probmargin.core.errors import UsageError
+from probmargin.engine.files import write_json, written_aside
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Named tensors and plain facts about them."""
+
+    tensors: dict[str, torch.Tensor]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def part(self, prefix: str) -> dict[str, torch.Tensor]:
+        """The tensors under a prefix, without it."""
+        start = f"{prefix}/"
+        return {name[len(start) :]: tensor for name, tensor in self.tensors.items() if name.startswith(start)}
+
+
+def joined(**parts: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors of several dictionaries under their names as prefixes."""
+    return {f"{prefix}/{name}": tensor for prefix, group in parts.items() for name, tensor in group.items()}
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def save(path: Path, checkpoint: Checkpoint) -> None:
+    """Write PATH.safetensors, then PATH.json, which vouches for it: a checkpoint counts once its JSON is there."""
+    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
+    target = path.with_suffix(".safetensors")
+    with written_aside(target) as aside:
+        save_file(own, aside)
+        checksum = _checksum(aside)
+    write_json(path.with_suffix(".json"), {**checkpoint.facts, "sha256": checksum})
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a checkpoint and check it; a damaged one is an error that says so."""
+    tensors_path, facts_path = path.with_suffix(".safetensors"), path.with_suffix(".json")
+    try:
+        facts = json.loads(facts_path.read_text(encoding="utf-8"))
+        if _checksum(tensors_path) != facts.pop("sha256", None):
+            raise UsageError(f"checkpoint {tensors_path} is damaged: its checksum differs")
+        return Checkpoint(load_file(tensors_path), facts)
+    except FileNotFoundError as error:
+        raise UsageError(f"checkpoint {path} is not complete: {error.filename} is missing") from None
+    except (json.JSONDecodeError, SafetensorError) as error:
+        raise UsageError(f"checkpoint {path} is damaged: {error}") from None
+
+
+def remove(path: Path) -> None:
+    """Delete a checkpoint, its JSON first, so that a half-deleted one does not count."""
+    path.with_suffix(".json").unlink(missing_ok=True)
+    path.with_suffix(".safetensors").unlink(missing_ok=True)
+
+
+def load_weights(path: Path) -> dict[str, torch.Tensor]:
+    """A state dict from safetensors, or from a PyTorch file read without running code."""
+    if not path.exists():
+        raise UsageError(f"there is no checkpoint file {path}")
+    tensors: dict[str, Any]
+    try:
+        if path.suffix == ".safetensors":
+            tensors = dict(load_file(path))
+        else:
+            tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(f"{path} cannot be read as weights: {reason}") from None
+    for key in ("state_dict", "model"):
+        if isinstance(tensors.get(key), dict):
+            tensors = tensors[key]
+    model = {name[len("model/") :]: tensor for name, tensor in tensors.items() if name.startswith("model/")}
+    return model or {name.removeprefix("module."): tensor for name, tensor in tensors.items()}

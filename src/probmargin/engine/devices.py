@@ -1,0 +1,51 @@
+"""Devices and precision."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+import torch
+
+from probmargin.core.errors import UsageError
+
+Precision = Literal["bf16", "tf32", "fp32"]
+
+
+def pick_device(name: str | None) -> torch.device:
+    """The named device, or the best there is."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"unknown device {name!r}; use cpu or cuda") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError("no CUDA device is available here; use --device cpu")
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"device {name!r} is not supported; use cpu or cuda")
+    return device
+
+
+def pick_precision(name: str | None, device: torch.device) -> tuple[Precision, str | None]:
+    """The precision to compute in, and a sentence where it is not the one asked for."""
+    if name in ("fp16", "float16", "half"):
+        raise UsageError("fp16 is refused: its gradients underflow and attacks stall unseen; use bf16, tf32 or fp32")
+    if name not in (None, "bf16", "tf32", "fp32"):
+        raise UsageError(f"unknown precision {name!r}; use bf16, tf32 or fp32")
+    if device.type == "cpu":
+        note = f"on a CPU the network computes in float32, not {name}" if name in ("bf16", "tf32") else None
+        return "fp32", note
+    chosen: dict[str | None, Precision] = {None: "bf16", "bf16": "bf16", "tf32": "tf32", "fp32": "fp32"}
+    return chosen[name], None
+
+
+def set_precision(precision: Precision) -> None:
+    """Let convolutions and products of float32 use TF32, or not."""
+    torch.backends.cudnn.allow_tf32 = precision != "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
+
+
+def network_precision(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """The context a network's forward pass runs in; everything else stays in float32."""
+    if precision == "bf16" and device.type == "cuda":
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return nullcontext()

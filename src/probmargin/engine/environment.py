@@ -1,0 +1,44 @@
+"""What a record says of the machine and the code."""
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from probmargin._version import __version__
+
+
+def versions() -> dict[str, str]:
+    """Versions of what computes."""
+    return {
+        "probmargin": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+    }
+
+
+def hardware(device: torch.device) -> str:
+    """The machine in words."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return f"{platform.machine()} CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+
+
+def commit() -> str | None:
+    """The commit of the code, with a mark where files differ from it; None outside a checkout."""
+    folder = Path(__file__).resolve().parent
+    try:
+        head = _git(folder, "rev-parse", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{head}-dirty" if changed else head
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

@@ -1,0 +1,1 @@
+"""Margins: how safe is each example? One file a measure."""

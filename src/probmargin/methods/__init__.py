@@ -1,0 +1,1 @@
+"""Methods: recipes as frozen data; choices only, no arithmetic."""

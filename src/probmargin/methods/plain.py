@@ -1,0 +1,134 @@
+"""Recipes from plain data, changes to them, and their state in one epoch."""
+
+import dataclasses
+import json
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from probmargin.attacks.attack import ATTACKS
+from probmargin.core.errors import UsageError, unknown_name
+from probmargin.core.records import coerce
+from probmargin.core.registry import Registry
+from probmargin.core.settings import AWP, EMA
+from probmargin.margins.margin import MARGINS
+from probmargin.methods.method import Method, Phase
+from probmargin.objectives.objective import OBJECTIVES
+from probmargin.weights.weight import NORMALIZERS, WEIGHTS
+
+COMPONENTS: dict[str, Registry[Any]] = {
+    "attack": ATTACKS,
+    "second_attack": ATTACKS,
+    "margin": MARGINS,
+    "weight": WEIGHTS,
+    "normalizer": NORMALIZERS,
+    "objective": OBJECTIVES,
+}
+_OPTIONAL = {"attack", "second_attack", "awp", "ema"}
+_SETTINGS: dict[str, type] = {"awp": AWP, "ema": EMA}
+
+
+def from_plain(plain: Mapping[str, Any]) -> Method:
+    """Build a recipe from what `Method.plain` wrote; every name and type is checked.
+
+    >>> from probmargin.methods.resolve import named
+    >>> from_plain(named("mail-trades").plain()) == named("mail-trades")
+    True
+    """
+    hints = typing.get_type_hints(Method)
+    known = [entry.name for entry in dataclasses.fields(Method)]
+    settings: dict[str, Any] = {}
+    for key, value in plain.items():
+        if key not in known:
+            raise unknown_name("setting", key, known)
+        settings[key] = _field(key, value, hints[key])
+    missing = [name for name in ("method", "preset", "attack", "objective") if name not in settings]
+    if missing:
+        raise UsageError(f"the recipe lacks {', '.join(missing)}")
+    if settings.get("burn_in_epochs") == "first_lr_drop":
+        settings["burn_in_epochs"] = settings.get("lr_milestones", Method.lr_milestones)[0]
+    return Method(**settings)
+
+
+def _field(key: str, value: Any, hint: Any) -> Any:
+    if key in _OPTIONAL and (value is None or value in ("none", "null")):
+        return None
+    if key in COMPONENTS:
+        return COMPONENTS[key].build(value, key)
+    if key == "phases":
+        items = json.loads(value) if isinstance(value, str) else value
+        return tuple(coerce(item, Phase, "phases") for item in items)
+    if key == "burn_in_epochs" and value == "first_lr_drop":
+        return value
+    return coerce(value, hint, key)
+
+
+def with_settings(method: Method, settings: Mapping[str, Any]) -> Method:
+    """Change settings by path, such as attack.eps or weight; values may be text as typed on a command line."""
+    plain = method.plain()
+    for path, value in settings.items():
+        _change(plain, path, value)
+    return from_plain(plain)
+
+
+def _change(plain: dict[str, Any], path: str, value: Any) -> None:
+    head, dot, rest = path.partition(".")
+    if head not in plain:
+        raise unknown_name("setting", head, plain)
+    if head in COMPONENTS and (rest == "name" or not dot) and isinstance(value, str) and value not in ("none", "null"):
+        plain[head] = _renamed(head, plain[head], value)
+    elif not dot:
+        plain[head] = value
+    elif "." in rest or head not in COMPONENTS | _SETTINGS.keys() | {"augment"}:
+        raise UsageError(f"there is no setting {path!r}; the recipe's own names are printed by --dry-run")
+    else:
+        plain[head] = _nested(head, plain[head], path, rest) | {rest: value}
+
+
+def _nested(head: str, current: dict[str, Any] | None, path: str, rest: str) -> dict[str, Any]:
+    """The object a dotted path changes; AWP and EMA come into being with their defaults."""
+    if current is None and head in _SETTINGS:
+        current = dataclasses.asdict(_SETTINGS[head]())
+    if current is None:
+        raise UsageError(f"{path}: this method has no {head}; choose one first, such as --set {head}=pgd")
+    if rest not in current:
+        raise unknown_name(f"setting in {head}", rest, [key for key in current if key != "name"])
+    return current
+
+
+def _renamed(head: str, current: dict[str, Any] | None, name: str) -> dict[str, Any]:
+    """Another component in the place of one; fields both have keep their values."""
+    fields = {entry.name for entry in dataclasses.fields(COMPONENTS[head].get(name))}
+    kept = {key: value for key, value in (current or {}).items() if key in fields}
+    return {"name": name, **kept}
+
+
+def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
+    """Split PATH=VALUE arguments.
+
+    >>> parse_assignments(["attack.eps=8/255", "epochs=3"])
+    {'attack.eps': '8/255', 'epochs': '3'}
+    """
+    settings = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        if not equals or not path.strip():
+            raise UsageError(f"--set takes PATH=VALUE, such as attack.eps=8/255, not {text!r}")
+        settings[path.strip()] = value.strip()
+    return settings
+
+
+def at_epoch(method: Method, epoch: int) -> Method:
+    """The recipe as it is in one epoch (from 0): phases applied, weights one during burn-in, schedules resolved."""
+    now = method
+    for phase in method.phases:
+        if epoch >= phase.from_epoch:
+            now = with_settings(now, phase.set)
+    if now.awp is not None and epoch < now.awp.warmup_epochs:
+        now = replace(now, awp=None)
+    if epoch < method.burn_in_epochs:
+        return replace(now.without_weights(), phases=())
+    num_steps = getattr(now.attack, "num_steps", 0)
+    weight = now.weight.resolve(epoch=epoch, epochs=now.epochs, num_steps=num_steps)
+    return replace(now, weight=weight, phases=())

@@ -1,0 +1,146 @@
+"""From a name to a resolved recipe: preset, data, model, number of epochs, settings."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from probmargin.core.errors import UsageError, unknown_name
+from probmargin.core.settings import Augment
+from probmargin.methods import official, paper
+from probmargin.methods.method import Method, Phase
+from probmargin.methods.plain import from_plain, with_settings
+from probmargin.objectives.mart import Mart
+
+Recipe = Callable[[], Method]
+
+_NAMES = (
+    "standard at trades mart fat fat-trades fat-mart awp trades-awp gairat gair-trades gair-mart "
+    "mail-at mail-trades mail-mart mail-awp"
+).split()
+
+
+def _presets(name: str) -> dict[str, Recipe]:
+    attribute = name.replace("-", "_")
+    found = {
+        "paper": getattr(paper, attribute, None),
+        "official": getattr(official, attribute, None),
+        "official-2021": getattr(official, f"{attribute}_2021", None),
+    }
+    return {preset: recipe for preset, recipe in found.items() if recipe is not None}
+
+
+METHODS: Mapping[str, Mapping[str, Recipe]] = {name: _presets(name) for name in _NAMES}
+"""Every named method, and its recipe under each preset it has."""
+
+
+def named(method: str, preset: str = "paper") -> Method:
+    """A method under a preset, before data and model have their say."""
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS)
+    if preset not in METHODS[method]:
+        raise UsageError(f"{method} has no preset {preset!r}; it has {', '.join(METHODS[method])}")
+    return METHODS[method][preset]()
+
+
+@dataclass(frozen=True)
+class DataScale:
+    """What a data set brings along, whatever the method: the size of its attacks and of its training."""
+
+    eps: float
+    step_size: float
+    epochs: int
+    lr: float
+    weight_decay: float
+    augment: Augment
+
+
+DIGITS_SCALE = DataScale(
+    eps=0.15, step_size=0.03, epochs=30, lr=0.1, weight_decay=5e-4, augment=Augment(pad=0, flip=False)
+)
+DATA_SCALES: Mapping[str, DataScale] = {"digits": DIGITS_SCALE}
+
+
+def _at_scale(method: Method, scale: DataScale) -> Method:
+    scaled = with_epochs(method, scale.epochs)
+    settings: dict[str, Any] = {}
+    for slot in ("attack", "second_attack"):
+        if getattr(method, slot) is not None:
+            settings |= {f"{slot}.eps": scale.eps, f"{slot}.step_size": scale.step_size}
+    scaled = replace(scaled, lr=scale.lr, weight_decay=scale.weight_decay, batch_size=128, augment=scale.augment)
+    return with_settings(scaled, settings)
+
+
+def _for_wide(method: Method) -> Method:
+    """The paper trains its wide network with lr 0.1 and weight decay 7e-4; MART's own script takes beta 6 there."""
+    wide = replace(method, lr=0.1, weight_decay=7e-4)
+    return replace(wide, objective=replace(wide.objective, beta=6.0)) if isinstance(wide.objective, Mart) else wide
+
+
+def with_epochs(method: Method, epochs: int) -> Method:
+    """Scale a schedule to another length: drops, burn-in, phases and warm-up move in proportion.
+
+    >>> shorter = with_epochs(named("mail-at"), 10)
+    >>> shorter.lr_milestones, shorter.burn_in_epochs
+    ((7, 9), 7)
+    """
+    if epochs < 1:
+        raise UsageError(f"epochs must be 1 or more, not {epochs}")
+    share = epochs / method.epochs
+
+    def scaled(epoch: int) -> int:
+        return int(epoch * share + 0.5)
+
+    milestones: list[int] = []
+    for milestone in method.lr_milestones:
+        milestones.append(max(scaled(milestone), milestones[-1] + 1 if milestones else 0))
+    phases = tuple(_scaled_phase(phase, scaled) for phase in method.phases)
+    awp = method.awp and replace(method.awp, warmup_epochs=scaled(method.awp.warmup_epochs))
+    burn_in = min(scaled(method.burn_in_epochs), epochs - 1)
+    changed = replace(method, epochs=epochs, lr_milestones=tuple(milestones), burn_in_epochs=burn_in)
+    return replace(changed, phases=phases, awp=awp)
+
+
+def _scaled_phase(phase: Phase, scaled: Callable[[int], int]) -> Phase:
+    start = None if phase.start_from_epoch is None else scaled(phase.start_from_epoch)
+    return replace(phase, from_epoch=scaled(phase.from_epoch), start_from_epoch=start)
+
+
+def resolve(
+    method: str | Method = "mail-trades",
+    *,
+    preset: str = "paper",
+    data: str = "",
+    model: str = "",
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    settings: Mapping[str, Any] | Sequence[tuple[str, Any]] = (),
+) -> Method:
+    """Resolve a recipe. `epochs` scales the schedule; `settings`, by path, are taken as they are and win."""
+    if isinstance(method, Method):
+        recipe = method
+    else:
+        recipe = named(method, preset)
+        if preset == "paper" and model.startswith("wrn-"):
+            recipe = _for_wide(recipe)
+        if data in DATA_SCALES:
+            recipe = _at_scale(recipe, DATA_SCALES[data])
+    if epochs is not None:
+        recipe = with_epochs(recipe, epochs)
+    if batch_size is not None:
+        recipe = replace(recipe, batch_size=batch_size)
+    return with_settings(recipe, dict(settings))
+
+
+def read_recipe(path: Path) -> Method:
+    """Read a recipe file, such as the recipe.json of another run."""
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"there is no recipe file {path}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not a recipe in JSON: {error}") from None
+    if not isinstance(plain, dict):
+        raise UsageError(f"{path} is not a recipe: it must hold one JSON object")
+    return from_plain(plain)

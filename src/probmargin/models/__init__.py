@@ -1,0 +1,1 @@
+"""Networks; input normalisation lives inside a model."""

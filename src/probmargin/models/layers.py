@@ -1,0 +1,38 @@
+"""What the networks share."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from probmargin.core.types import Images
+
+
+class Normalize(nn.Module):
+    """Subtract a mean and divide by a standard deviation, channel by channel, so that images stay in [0, 1] outside."""
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(1, -1, 1, 1))
+
+    def forward(self, x: Images) -> Images:
+        return (x - self.mean) / self.std
+
+
+def conv3x3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:
+    """A 3x3 convolution without bias that keeps the size at stride 1."""
+    return nn.Conv2d(in_channels, out_channels, kernel_size=3, stride=stride, padding=1, bias=False)
+
+
+def conv1x1(in_channels: int, out_channels: int, stride: int) -> nn.Conv2d:
+    """A 1x1 convolution without bias."""
+    return nn.Conv2d(in_channels, out_channels, kernel_size=1, stride=stride, bias=False)
+
+
+def global_average(x: torch.Tensor) -> torch.Tensor:
+    """Average over height and width: the published 4x4 and 8x8 pools at 32x32, and any other size as well."""
+    return x.mean(dim=(2, 3))

@@ -1,0 +1,1 @@
+"""A run's folder: open it, read its recipe, rebuild its model."""

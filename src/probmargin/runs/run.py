@@ -1,0 +1,109 @@
+"""A run's folder."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from probmargin.core.errors import UsageError
+from probmargin.engine import checkpoints
+from probmargin.engine.files import read_json_lines, write_json
+from probmargin.methods.method import Method
+from probmargin.methods.resolve import read_recipe
+from probmargin.models.build import build_model
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run on disk."""
+
+    path: Path
+
+    @property
+    def recipe_path(self) -> Path:
+        """The resolved recipe."""
+        return self.path / "recipe.json"
+
+    @property
+    def metrics_path(self) -> Path:
+        """One JSON object an epoch."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def record_path(self) -> Path:
+        """Seed, commit, hardware, versions, times, evaluation."""
+        return self.path / "record.json"
+
+    @property
+    def evaluation_path(self) -> Path:
+        """Results of the latest evaluation."""
+        return self.path / "evaluation.json"
+
+    @property
+    def checkpoints_path(self) -> Path:
+        """Folder of the saved states."""
+        return self.path / "checkpoints"
+
+    @property
+    def recipe(self) -> Method:
+        """The resolved recipe."""
+        return read_recipe(self.recipe_path)
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One object an epoch."""
+        return read_json_lines(self.metrics_path)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What the run says of itself."""
+        record: dict[str, Any] = json.loads(self.record_path.read_text(encoding="utf-8"))
+        return record
+
+    def update_record(self, **entries: Any) -> None:
+        """Add entries to the record, or replace them."""
+        known = self.record if self.record_path.exists() else {}
+        write_json(self.record_path, {**known, **entries})
+
+    def states(self) -> list[Path]:
+        """Saved states in the order of training, without their suffix; only those that are complete."""
+        return sorted(path.with_suffix("") for path in self.checkpoints_path.glob("state-*.json"))
+
+    def load_state(self) -> tuple[Path, checkpoints.Checkpoint, list[str]]:
+        """The latest state that is whole, and a sentence for each damaged one that was passed over."""
+        notes: list[str] = []
+        for path in reversed(self.states()):
+            try:
+                return path, checkpoints.load(path), notes
+            except UsageError as error:
+                notes.append(f"{error}; the state before it is used")
+        raise UsageError(f"{self.path} holds no checkpoint to go on from" + "".join(f"; {note}" for note in notes))
+
+    @property
+    def model(self) -> nn.Module:
+        """The trained network in eval mode: the moving average where the recipe keeps one."""
+        _, state, _ = self.load_state()
+        return self.rebuild(state.part("ema") or state.part("model"))
+
+    def rebuild(self, weights: dict[str, torch.Tensor]) -> nn.Module:
+        """The run's network with these weights."""
+        record = self.record
+        if record.get("model_settings") is None:
+            raise UsageError(f"the model of {self.path} was given as an object; build it and load its weights yourself")
+        settings = dict(record["model_settings"])
+        model = build_model(record["model"], **settings)
+        model.load_state_dict(weights)
+        return model.eval()
+
+
+def open_run(path: Path | str) -> Run:
+    """Open a run's folder, or say what is wrong with it."""
+    run = Run(Path(path))
+    if not run.path.exists():
+        raise UsageError(f"there is no run at {path}")
+    if not run.recipe_path.exists() or not run.record_path.exists():
+        raise UsageError(f"{path} is not a run's folder: it has no recipe.json and record.json")
+    return run

@@ -1,0 +1,1 @@
+"""Training: one step and one loop for every method."""

@@ -1,0 +1,71 @@
+"""Adversarial weight perturbation and the moving average of weights."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from probmargin.core.settings import AWP, EMA
+from probmargin.core.types import Classifier
+from probmargin.training.network import Network
+
+_TINY = 1e-20
+
+
+def relative_ascent(weight: torch.Tensor, gradient: torch.Tensor, gamma: float) -> torch.Tensor:
+    """gamma * ||W|| / ||g|| * g, one norm for the whole tensor.
+
+    >>> relative_ascent(torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 2.0]]), 0.1).tolist()
+    [[0.0, 0.5]]
+    """
+    size: torch.Tensor = torch.linalg.vector_norm(weight) / (torch.linalg.vector_norm(gradient) + _TINY)
+    return gamma * size * gradient
+
+
+@contextmanager
+def perturbed_weights(
+    network: Network, awp: AWP | None, loss_at: Callable[[Classifier], torch.Tensor]
+) -> Iterator[None]:
+    """Run the block at weights moved up the loss, and move them back by the same amount afterwards.
+
+    Tensors of two or more dimensions move; biases and batch norm do not. The gradient is normalised directly: going
+    through a proxy network's step, as released code does, loses digits. The extra pass leaves batch-norm buffers alone.
+    """
+    if awp is None:
+        yield
+        return
+    moved = [parameter for parameter in network.trainable() if parameter.ndim >= 2]
+    gradients = torch.autograd.grad(loss_at(network.clean_forward()), moved, allow_unused=True)
+    moves = [
+        (parameter, relative_ascent(parameter.detach(), gradient, awp.gamma))
+        for parameter, gradient in zip(moved, gradients, strict=True)
+        if gradient is not None
+    ]
+    with torch.no_grad():
+        for parameter, move in moves:
+            parameter.add_(move)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, move in moves:
+                parameter.sub_(move)
+
+
+class MovingAverage:
+    """An exponential moving average of a model's parameters; buffers are copied as they are."""
+
+    def __init__(self, model: nn.Module, ema: EMA) -> None:
+        self.decay = ema.decay
+        self.tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Take one step towards the model."""
+        parameters = dict(model.named_parameters())
+        for name, tensor in model.state_dict().items():
+            if name in parameters:
+                self.tensors[name].lerp_(tensor, 1.0 - self.decay)
+            else:
+                self.tensors[name].copy_(tensor)

@@ -1,0 +1,161 @@
+"""The training step: the same for every method, and the only reduction over the batch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from probmargin.attacks.attack import Attack
+from probmargin.core.batch import AttackResult, BatchView, TraceLevel
+from probmargin.core.losses import is_correct
+from probmargin.core.noise import Noise
+from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample, Reduce
+from probmargin.methods.method import Method
+from probmargin.training.network import Network
+from probmargin.training.perturbation import perturbed_weights
+
+
+def alone(total: torch.Tensor) -> torch.Tensor:
+    """The reduction of a run of one process."""
+    return total
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One training batch."""
+
+    x: Images
+    labels: Labels
+    noise: Noise
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step tells the loop, on the device."""
+
+    loss: torch.Tensor
+    """The batch loss, 0-d."""
+    weight: PerExample
+    margin: PerExample
+    correct_nat: torch.Tensor | None
+    correct_adv: torch.Tensor | None
+    x_adv: Images | None
+
+
+@dataclass(frozen=True)
+class _Attacked:
+    """Images and traces the passes need."""
+
+    x_adv: Images | None = None
+    x_second: Images | None = None
+    result: AttackResult | None = None
+    logits_nat: Logits | None = None
+    """Natural logits of an extra pass, for a margin whose objective has none."""
+
+
+def attack_batch(network: Network, method: Method, batch: Batch) -> _Attacked:
+    """Run the recipe's attacks at the current weights."""
+    if method.attack is None:
+        return _Attacked()
+    result = _run_attack(network, method.attack, batch, method.trace_level)
+    x_second = None
+    if method.second_attack is not None:
+        x_second = _run_attack(network, method.second_attack, batch, "none").x_adv
+    logits_nat = None
+    if "logits_nat" in method.needs and "nat" not in method.passes:
+        with network.frozen("eval") as call, torch.no_grad():
+            logits_nat = call(batch.x)
+    return _Attacked(x_adv=result.x_adv, x_second=x_second, result=result, logits_nat=logits_nat)
+
+
+def _run_attack(network: Network, attack: Attack, batch: Batch, trace: TraceLevel) -> AttackResult:
+    with network.frozen(attack.model_mode) as call:
+        return attack.run(call, batch.x.detach(), batch.labels, noise=batch.noise, trace=trace)
+
+
+def view_of(forward: Classifier, method: Method, batch: Batch, attacked: _Attacked) -> BatchView:
+    """Run the training-mode passes in the recipe's order; an earlier one of two equal passes needs no gradient."""
+    images = {"nat": batch.x, "adv": attacked.x_adv, "second": attacked.x_second}
+    logits: dict[str, Logits | None] = {"nat": attacked.logits_nat}
+    for position, name in enumerate(method.passes):
+        x = images[name]
+        assert x is not None
+        is_last = name not in method.passes[position + 1 :]
+        with torch.set_grad_enabled(is_last and torch.is_grad_enabled()):
+            logits[name] = forward(x)
+    return BatchView(
+        labels=batch.labels,
+        logits_nat=logits.get("nat"),
+        logits_adv=logits.get("adv"),
+        logits_second=logits.get("second"),
+        trace=attacked.result.trace if attacked.result else None,
+    )
+
+
+def weigh(view: BatchView, method: Method, reduce: Reduce = alone) -> tuple[PerExample, PerExample]:
+    """Weights and margins of a batch, detached."""
+    with torch.no_grad():
+        margin = method.margin(view)
+        return method.normalizer(method.weight(margin), reduce=reduce), margin
+
+
+def batch_loss(view: BatchView, method: Method, weight: PerExample, reduce: Reduce = alone) -> torch.Tensor:
+    """The mean over the global batch (or the sum) of weight * weighted + plain: the only reduction in the package.
+
+    Each process holds its own examples' share of the global mean; gradients are to be summed over processes.
+    """
+    total = method.objective(view).total(weight).sum()
+    if method.reduction == "sum":
+        return total
+    count = reduce(torch.full_like(total.detach(), float(len(view.labels))))
+    return total / count
+
+
+def train_step(
+    network: Network,
+    optimizer: torch.optim.Optimizer,
+    method: Method,
+    batch: Batch,
+    *,
+    reduce: Reduce = alone,
+) -> StepResult:
+    """Attack, weigh, descend. `method` is the recipe as it is in this epoch (`at_epoch`)."""
+    attacked = attack_batch(network, method, batch)
+
+    def loss_at(forward: Classifier) -> tuple[torch.Tensor, PerExample, PerExample, BatchView]:
+        view = view_of(forward, method, batch, attacked)
+        weight, margin = weigh(view, method, reduce)
+        return batch_loss(view, method, weight, reduce), weight, margin, view
+
+    with perturbed_weights(network, method.awp, lambda forward: loss_at(forward)[0]):
+        loss, weight, margin, view = loss_at(network.forward)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+    return StepResult(
+        loss=loss.detach(),
+        weight=weight,
+        margin=margin,
+        correct_nat=_correct(view.logits_nat, batch.labels),
+        correct_adv=_correct(view.logits_adv, batch.labels),
+        x_adv=attacked.x_adv,
+    )
+
+
+def _correct(logits: Logits | None, labels: Labels) -> torch.Tensor | None:
+    return None if logits is None else is_correct(logits.detach(), labels)
+
+
+def summarise(result: StepResult, labels: Labels) -> torch.Tensor:
+    """Sums of a batch, to be added up over an epoch without leaving the device."""
+    count = torch.full_like(result.loss, float(len(labels)))
+    nothing = torch.full_like(result.loss, torch.nan)
+    columns: Sequence[torch.Tensor] = (
+        count,
+        result.loss * count,
+        nothing if result.correct_nat is None else result.correct_nat.sum().to(result.loss.dtype),
+        nothing if result.correct_adv is None else result.correct_adv.sum().to(result.loss.dtype),
+        result.weight.sum(),
+        result.weight.square().sum(),
+    )
+    return torch.stack([column.to(torch.float64) for column in columns])

@@ -1,0 +1,1 @@
+"""Weights: how much does an example of this margin count? One file a function, and the normalisers."""

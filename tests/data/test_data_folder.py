@@ -1,0 +1,161 @@
+"""Folders of images: layouts, formats, sizes, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from probmargin.core.errors import UsageError
+from probmargin.data.folder import load_folder
+from probmargin.data.loader import load
+
+
+def paint(path: Path, level: int = 0, size: tuple[int, int] = (9, 7), mode: str = "RGB") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(level).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    Image.fromarray(random).convert(mode).save(path)
+
+
+def gallery(root: Path, count: int = 5, classes: tuple[str, ...] = ("cat", "dog")) -> None:
+    for number, name in enumerate(classes):
+        for position in range(count):
+            paint(root / name / f"{position:02d}.png", 100 * number + position)
+
+
+def pixels(path: Path, mode: str = "RGB") -> torch.Tensor:
+    array = np.array(Image.open(path).convert(mode))
+    return torch.from_numpy(array[None] if mode == "L" else array.transpose(2, 0, 1).copy())
+
+
+def test_train_and_test_folders(tmp_path: Path) -> None:
+    gallery(tmp_path / "train", 3)
+    gallery(tmp_path / "test", 2)
+    data = load(f"folder:{tmp_path}")
+    assert data.classes == ("cat", "dog")
+    assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert (data.image_size, data.channels, len(data.test)) == ((7, 9), 3, 4)
+    files = [tmp_path / "train" / name / f"0{i}.png" for name in ("cat", "dog") for i in range(3)]
+    assert torch.equal(data.train.images, torch.stack([pixels(file) for file in files]))
+
+
+def test_one_folder_is_split_for_good(tmp_path: Path) -> None:
+    gallery(tmp_path, 10)
+    data = load_folder(tmp_path)
+    assert (len(data.train), len(data.test)) == (16, 4)
+    assert torch.bincount(data.test.labels).tolist() == [2, 2]
+    assert sorted([*data.train.index.tolist(), *data.test.index.tolist()]) == list(range(20))
+    for part in (data.train, data.test):
+        for image, index in zip(part.images, part.index.tolist(), strict=True):
+            file = tmp_path / ("cat", "dog")[index // 10] / f"{index % 10:02d}.png"
+            assert torch.equal(image, pixels(file))
+    assert torch.equal(load_folder(tmp_path).test.index, data.test.index)
+
+
+def test_every_format_and_nothing_else(tmp_path: Path) -> None:
+    gallery(tmp_path, 2)
+    for position, suffix in enumerate(("PNG", "jpg", "JPEG", "bmp", "gif", "webp")):
+        paint(tmp_path / "cat" / f"9{position}.{suffix}")
+    (tmp_path / "cat" / "notes.txt").write_text("no image")
+    (tmp_path / "cat" / "._00.png").write_text("no image either")
+    (tmp_path / ".cache").mkdir()
+    data = load_folder(tmp_path)
+    assert len(data.train) + len(data.test) == 10
+
+
+@pytest.mark.parametrize(
+    ("odd", "asked", "want"),
+    [
+        ((9, 7), None, (7, 9)),
+        ((10, 7), None, (32, 32)),
+        ((9, 7), 12, (12, 12)),
+        ((200, 100), 16, (16, 16)),
+    ],
+)
+def test_sizes(odd: tuple[int, int], asked: int | None, want: tuple[int, int], tmp_path: Path) -> None:
+    gallery(tmp_path)
+    paint(tmp_path / "cat" / "zz.png", size=odd)
+    assert load(f"folder:{tmp_path}", image_size=asked).image_size == want
+
+
+@pytest.mark.parametrize(("side", "want"), [(64, 64), (65, 32)])
+def test_a_common_size_is_kept_up_to_64(side: int, want: int, tmp_path: Path) -> None:
+    for name in "ab":
+        for position in range(2):
+            paint(tmp_path / name / f"{position}.png", size=(side, side))
+    assert load_folder(tmp_path).image_size == (want, want)
+
+
+def test_resizing_averages_instead_of_skipping(tmp_path: Path) -> None:
+    board = np.indices((64, 64)).sum(0) % 2 * 255
+    for name in "ab":
+        for position in range(2):
+            (tmp_path / name).mkdir(exist_ok=True)
+            Image.fromarray(board.astype(np.uint8)).save(tmp_path / name / f"{position}.png")
+    small = load_folder(tmp_path, image_size=8).train.images
+    assert ((small.float() - 127.5).abs() < 12).all(), "a chequerboard must turn grey"
+
+
+def test_grey_if_every_image_is(tmp_path: Path) -> None:
+    for name in "ab":
+        paint(tmp_path / name / "0.png", 1, mode="L")
+        paint(tmp_path / name / "1.png", 2, mode="1")
+    assert load_folder(tmp_path).channels == 1
+    assert load_folder(tmp_path, grayscale=False).channels == 3
+    for number, mode in enumerate(("RGBA", "P", "LA", "CMYK")):
+        paint(tmp_path / "b" / f"x{number}.{'jpg' if mode == 'CMYK' else 'png'}", mode=mode)
+    assert load_folder(tmp_path).channels == 3
+    assert load_folder(tmp_path, grayscale=True).channels == 1
+
+
+def test_a_palette_with_transparency_gives_no_warning(tmp_path: Path) -> None:
+    gallery(tmp_path)
+    image = Image.open(tmp_path / "cat" / "00.png").convert("P")
+    image.save(tmp_path / "cat" / "00.png", transparency=bytes(range(256)))
+    assert load_folder(tmp_path).channels == 3
+
+
+def test_faults_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="absent is not a folder: pass folder:PATH"):
+        load_folder(tmp_path / "absent")
+    with pytest.raises(UsageError, match="holds no class folders"):
+        load_folder(tmp_path)
+    gallery(tmp_path, classes=("cat",))
+    with pytest.raises(UsageError, match=r"one class only \(cat\)"):
+        load_folder(tmp_path)
+    gallery(tmp_path)
+    with pytest.raises(UsageError, match="image size 0 is too small"):
+        load_folder(tmp_path, image_size=0)
+    (tmp_path / "eel").mkdir()
+    with pytest.raises(UsageError, match=r"class folder .*eel holds no images .*png"):
+        load_folder(tmp_path)
+    paint(tmp_path / "eel" / "only.png")
+    with pytest.raises(UsageError, match=r"class 'eel' .* has one image"):
+        load_folder(tmp_path)
+
+
+def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
+    gallery(tmp_path)
+    victim = tmp_path / "dog" / "03.png"
+    whole = victim.read_bytes()
+    for content in (b"", b"hello", whole[:20], whole[:120]):
+        victim.write_bytes(content)
+        with pytest.raises(UsageError, match=r"cannot read the image .*dog/03\.png .*: repair or remove it"):
+            load_folder(tmp_path)
+
+
+def test_deep_images_are_refused_rather_than_clipped(tmp_path: Path) -> None:
+    gallery(tmp_path)
+    Image.fromarray(np.full((7, 9), 40000, np.uint16)).save(tmp_path / "cat" / "00.png")
+    with pytest.raises(UsageError, match=r"cat/00\.png has more than 8 bits"):
+        load_folder(tmp_path)
+
+
+def test_train_and_test_must_agree(tmp_path: Path) -> None:
+    gallery(tmp_path / "train")
+    with pytest.raises(UsageError, match=f"holds train/ but no test/: .*folder:{tmp_path}/train"):
+        load_folder(tmp_path)
+    gallery(tmp_path / "test", classes=("cat", "eel"))
+    with pytest.raises(UsageError, match="class 'dog' is in only one of train/ and test/"):
+        load_folder(tmp_path)
