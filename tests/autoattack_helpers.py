@@ -8,10 +8,17 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from probmargin.core.noise import Noise
+from probmargin.attacks.apgd import APGD
+from probmargin.attacks.attack import Attack
+from probmargin.attacks.balls import Norm
+from probmargin.attacks.fab import FAB
+from probmargin.attacks.square import Square
+from probmargin.core.batch import AttackResult, TraceLevel
+from probmargin.core.noise import KeyedNoise, Noise
+from probmargin.core.types import Classifier
 
 FIXTURES = Path(__file__).parent / "autoattack" / "fixtures"
-CONFIGS = [("Linf", 0.16), ("L2", 0.7)]
+CONFIGS: list[tuple[Norm, float]] = [("Linf", 0.16), ("L2", 0.7)]
 
 
 class DigitsCNN(torch.nn.Module):
@@ -51,9 +58,7 @@ class Reference:
 def reference(norm: str, eps: float) -> Reference:
     stored = np.load(FIXTURES / "reference_trace.npz")
     prefix = f"{norm}_{eps:g}_"
-    values = {
-        key.removeprefix(prefix): torch.from_numpy(stored[key]) for key in stored if key.startswith(prefix)
-    }
+    values = {key.removeprefix(prefix): torch.from_numpy(stored[key]) for key in stored if key.startswith(prefix)}
     return Reference(torch.from_numpy(stored["index"]), torch.from_numpy(stored["targets"]), values)
 
 
@@ -68,9 +73,7 @@ class ReferenceNoise(Noise):
     def seeded(cls, size: int, seed: int = 0) -> "ReferenceNoise":
         return cls(size, torch.Generator().manual_seed(seed))
 
-    def uniform(
-        self, shape: tuple[int, ...], *, stream: str, target: int = 0, step: int = 0
-    ) -> torch.Tensor:
+    def uniform(self, shape: tuple[int, ...], *, stream: str, target: int = 0, step: int = 0) -> torch.Tensor:
         if stream.startswith("square/shared"):
             return torch.rand(shape, generator=self.generator).expand(self.size, *shape)
         return torch.rand((self.size, *shape), generator=self.generator)
@@ -85,3 +88,63 @@ class ReferenceNoise(Noise):
 def moved(ours: torch.Tensor, theirs: torch.Tensor) -> int:
     """How many entries are off by more than 1e-3 relative."""
     return int(((ours - theirs).abs() > 1e-3 * theirs.abs()).sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remembered(Attack):
+    """Plays back images found before, by the examples' ids: for an attack without randomness."""
+
+    images: torch.Tensor
+
+    def run(
+        self,
+        model: Classifier,
+        x: torch.Tensor,
+        labels: torch.Tensor,
+        *,
+        noise: Noise,
+        trace: TraceLevel,
+    ) -> AttackResult:
+        assert isinstance(noise, KeyedNoise)
+        return AttackResult(x_adv=self.images[noise.ids])
+
+
+class Linear(torch.nn.Module):
+    """Logits W x + b, drawn from a seed."""
+
+    def __init__(self, inputs: int, classes: int, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.weight = torch.nn.Parameter(torch.randn(classes, inputs, generator=generator))
+        self.bias = torch.nn.Parameter(torch.randn(classes, generator=generator) * 0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x.flatten(1), self.weight, self.bias)
+
+    def distance(self, x: torch.Tensor, labels: torch.Tensor, norm: str) -> torch.Tensor:
+        """Closed form of the distance to the nearest other class, the box left out; negative where wrong."""
+        weight, logits = self.weight.detach(), self(x).detach()
+        apart = weight[labels][:, None] - weight[None]
+        dual = apart.abs().sum(dim=2) if norm == "Linf" else apart.norm(dim=2)
+        gap = logits.gather(1, labels[:, None]) - logits
+        return (gap / dual).masked_fill(gap == 0, torch.inf).amin(dim=1)
+
+
+def linear_task(
+    classes: int = 10, count: int = 80, seed: int = 0, shape: tuple[int, int, int] = (1, 4, 4)
+) -> tuple[Linear, torch.Tensor, torch.Tensor]:
+    """A linear model and images so far from the walls that a ball of radius 0.2 stays inside [0, 1]."""
+    generator = torch.Generator().manual_seed(seed + 1)
+    x = 0.3 + 0.4 * torch.rand(count, *shape, generator=generator)
+    model = Linear(x[0].numel(), classes, seed)
+    return model, x, model(x).argmax(dim=1)
+
+
+def small_budget(norm: Norm, eps: float) -> dict[str, Attack]:
+    """The standard ensemble in seconds: the same attacks with few steps."""
+    return {
+        "apgd-ce": APGD(norm=norm, eps=eps, num_steps=15),
+        "apgd-t": APGD(norm=norm, eps=eps, num_steps=15, loss="dlr_targeted"),
+        "fab-t": FAB(norm=norm, eps=eps, num_steps=15),
+        "square": Square(norm=norm, eps=eps, num_queries=120),
+    }

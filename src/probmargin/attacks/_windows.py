@@ -3,6 +3,7 @@
 Each function works on rows: one image, its best point so far and its own random numbers a row.
 """
 
+import functools
 import math
 
 import torch
@@ -21,6 +22,15 @@ def window_share(step: int, p_init: float) -> float:
     [0.8, 0.8, 0.4, 0.00625, 0.0015625]
     """
     return p_init / next((divisor for last, divisor in _STAGES if step <= last), 512)
+
+
+def steps_in_stage(step: int) -> int:
+    """How many steps, this one included, have windows of this step's size.
+
+    >>> [steps_in_stage(step) for step in (0, 10, 11)]
+    [11, 1, 40]
+    """
+    return next((last - step + 1 for last, _ in _STAGES if step <= last), _STAGES[-1][0])
 
 
 def window_side(share: float, height: int, width: int, *, odd: bool) -> int:
@@ -71,8 +81,9 @@ def _pyramid(height: int, width: int) -> torch.Tensor:
     return total / total.square().sum().sqrt().clamp(min=_TINY)
 
 
+@functools.lru_cache(maxsize=64)
 def patch(side: int) -> torch.Tensor:
-    """Energy of both signs in the two halves of a square, of norm 1, beside its transpose: (2, side, side).
+    """Energy of both signs in the two halves of a square, of norm 1, beside its transpose: (2, side, side); read only.
 
     >>> patch(1).tolist()
     [[[-1.0]], [[-1.0]]]

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import torch
 
-from probmargin.attacks._geometry import per_image
 from probmargin.attacks._windows import (
     add_tile,
     extremes,
     on_sphere,
     propose_l2,
     propose_linf,
+    steps_in_stage,
     tile_grid,
     window_share,
     window_side,
@@ -26,7 +26,7 @@ from probmargin.core.types import Classifier, Images, Labels, PerExample
 
 _EAGER_STEPS = 50
 """Proposals are accepted often before this step, so looking ahead would waste most of the work."""
-_SMALL_BATCH = 256
+_SMALL_BATCH = 512
 """Looking ahead may fill a forward pass up to this many images, or as many as the batch has."""
 
 
@@ -95,8 +95,8 @@ class Square(Attack):
         step, active = 0, (margin > 0).nonzero()[:, 0]
         part, theirs = _part(whole, active), noise.take(active)
         while step < self.num_queries and len(active):
-            count = min(self._ahead(step, len(active), len(x)), self.num_queries - step)
-            draws = [self._draw(theirs, x.shape[1], step + k) for k in range(count)]
+            count = self._ahead(step, len(active), len(x))
+            draws = torch.stack([self._draw(theirs, x.shape[1], step + k) for k in range(count)])
             self._try(model, part, draws, step)
             step += count
             if bool((part.margin <= 0).any()):
@@ -107,9 +107,11 @@ class Square(Attack):
         return whole
 
     def _ahead(self, step: int, active: int, batch: int) -> int:
+        """How many steps to try at once: all of one stage, as many as the queries and a forward pass allow."""
         if step < _EAGER_STEPS:
             return 1
-        return min(self.lookahead, max(max(batch, _SMALL_BATCH) // active, 1))
+        room = max(max(batch, _SMALL_BATCH) // active, 1)
+        return min(self.lookahead, room, steps_in_stage(step), self.num_queries - step)
 
     def _first(self, x: Images, noise: Noise) -> Images:
         channels, height, width = x.shape[1:]
@@ -130,23 +132,23 @@ class Square(Attack):
         windows = noise.uniform((5,), stream="square/shared/l2", step=step)
         return torch.cat([windows, noise.uniform((channels,), stream="square/signs", step=step)], dim=1)
 
-    def _propose(self, part: Search, images: torch.Tensor, draws: torch.Tensor, step: int) -> Images:
-        x, x_best = part.x[images], part.x_best[images]
+    def _propose(self, part: Search, rows: torch.Tensor, draws: torch.Tensor, step: int) -> Images:
+        x, x_best = part.x[rows], part.x_best[rows]
         share = window_share(step, self.p_init)
         side = window_side(share, x.shape[2], x.shape[3], odd=self.norm == "L2")
         propose = propose_linf if self.norm == "Linf" else propose_l2
-        return propose(x, x_best, draws[images], side, self.eps)
+        return propose(x, x_best, draws, side, self.eps)
 
-    def _try(self, model: Classifier, part: Search, draws: list[torch.Tensor], step: int) -> None:
+    def _try(self, model: Classifier, part: Search, draws: torch.Tensor, step: int) -> None:
         """Walk a block of steps: all at once, then again from where an image accepted, until none does."""
         count = len(draws)
         images = torch.arange(len(part.x), device=part.x.device)
         begun = torch.zeros_like(images)
+        ranks_of_block = torch.arange(count, device=part.x.device)
         while len(images):
-            chosen = [images[begun[images] <= k] for k in range(count)]
-            rows = torch.cat(chosen)
-            ranks = torch.cat([torch.full_like(which, k) for k, which in enumerate(chosen)])
-            tried = torch.cat([self._propose(part, which, draws[k], step + k) for k, which in enumerate(chosen)])
+            ranks, places = (ranks_of_block[:, None] >= begun[images]).nonzero().unbind(dim=1)
+            rows = images[places]
+            tried = self._propose(part, rows, draws[ranks, rows], step)
             margin = self._margins(model, part, rows, tried)
             accepted = (margin < part.margin[rows]) | (margin <= 0)
             first = torch.full_like(begun, count)

@@ -98,10 +98,11 @@ def _nested(head: str, current: dict[str, Any] | None, path: str, rest: str) -> 
 
 
 def _renamed(head: str, current: dict[str, Any] | None, name: str) -> dict[str, Any]:
-    """Another component in the place of one; fields both have keep their values."""
-    fields = {entry.name for entry in dataclasses.fields(COMPONENTS[head].get(name))}
+    """Another component in the place of one; fields both have keep their values, the rest get their defaults."""
+    registry = COMPONENTS[head]
+    fields = {entry.name for entry in dataclasses.fields(registry.get(name))}
     kept = {key: value for key, value in (current or {}).items() if key in fields}
-    return {"name": name, **kept}
+    return dict(registry.spec(registry.build({"name": name, **kept}, head)))
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, str]:

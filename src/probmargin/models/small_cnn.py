@@ -26,7 +26,7 @@ class SmallCNN(nn.Module):
             # Without batch norm, torch's default start is so flat that an attack can hold training back for epochs.
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
-                nn.init.zeros_(module.bias)
+                nn.init.zeros_(module.bias)  # type: ignore[arg-type]
 
     def forward(self, x: Images) -> Logits:
         logits: Logits = self.head(self.features(x))

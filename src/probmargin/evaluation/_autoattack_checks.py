@@ -1,0 +1,138 @@
+"""What can be wrong with a model or a set of images before AutoAttack is run on it."""
+
+import copy
+import sys
+from collections.abc import Mapping
+from types import FrameType
+
+import torch
+from torch import nn
+
+from probmargin.attacks._rows import Rows
+from probmargin.attacks.apgd import APGD, start_point
+from probmargin.core.errors import UsageError
+from probmargin.core.losses import is_correct
+from probmargin.core.noise import KeyedNoise
+from probmargin.core.types import Classifier, Images, Labels, Logits
+
+_CLOSE = 1e-5
+_SAME_OUTPUT = 1e-4
+_SQUARE_GAIN = 0.002
+_INNER_GRADIENTS = ("grad", "backward", "_make_grads")
+
+
+def in_full_precision(model: Classifier) -> tuple[Classifier, list[str]]:
+    """The model in float32 at least: half is refused, bfloat16 weights are evaluated in a float32 copy."""
+    if not isinstance(model, nn.Module):
+        return model, []
+    dtypes = {parameter.dtype for parameter in model.parameters()}
+    if torch.float16 in dtypes:
+        raise UsageError("float16 gradients underflow and attacks stall: call model.float() before evaluating")
+    if torch.bfloat16 not in dtypes:
+        return model, []
+    return copy.deepcopy(model).float(), ["the weights are bfloat16: evaluated in a float32 copy"]
+
+
+def check_images(x: Images, labels: Labels) -> None:
+    """Refuse what cannot be meant."""
+    if x.ndim != 4 or not x.is_floating_point() or len(x) != len(labels) or len(x) == 0:
+        raise UsageError("AutoAttack takes floating point images (B, C, H, W) and as many labels, at least one")
+    if x.dtype in (torch.float16, torch.bfloat16):
+        raise UsageError("half precision images leave the threat model: pass x.float()")
+    if not bool(((x >= 0) & (x <= 1)).all()):
+        raise UsageError("images must be in [0, 1]; normalisation belongs inside the model")
+
+
+def check_logits(logits: Logits, labels: Labels) -> None:
+    """Refuse logits that no attack can work with."""
+    if logits.ndim != 2 or logits.shape[1] < 2:
+        raise UsageError(f"the model must return logits (B, K) with K of 2 or more, not {tuple(logits.shape)}")
+    if bool(logits.isnan().any()):
+        count = int(logits.isnan().any(dim=1).sum())
+        raise UsageError(f"the model returns NaN for {count} of {len(logits)} clean images; check its weights")
+    if int(labels.min()) < 0 or int(labels.max()) >= logits.shape[1]:
+        raise UsageError(f"labels must be in 0..{logits.shape[1] - 1}, the model's classes")
+
+
+def softmax_warning(logits: Logits) -> list[str]:
+    """Outputs that look like probabilities.
+
+    >>> softmax_warning(torch.tensor([[0.7, 0.3]]))[0][:29], softmax_warning(torch.tensor([[7.0, 3.0]]))
+    ('the model seems to return pro', [])
+    """
+    inside = bool((logits < 1 + _CLOSE).all()) and bool((logits > -_CLOSE).all())
+    if inside and bool(((logits.sum(dim=1) - 1).abs() < _CLOSE).all()):
+        return ["the model seems to return probabilities, not logits: a softmax hides gradients from CE and DLR"]
+    return []
+
+
+def class_count_warning(num_classes: int) -> list[str]:
+    """What few classes change.
+
+    >>> [len(class_count_warning(count)) for count in (2, 3, 7, 10)]
+    [1, 1, 1, 0]
+    """
+    if num_classes < 4:
+        return [f"{num_classes} classes are too few for the targeted DLR loss: the logit margin replaces it"]
+    if num_classes < 10:
+        return [f"only {num_classes} classes: targeted attacks aim at all {num_classes - 1} wrong ones, not at 9"]
+    return []
+
+
+def randomness_warning(call: Classifier, x: Images, labels: Labels) -> list[str]:
+    """Five passes that disagree."""
+    with torch.no_grad():
+        outputs = [call(x) for _ in range(5)]
+    counts = {int(is_correct(logits, labels).sum()) for logits in outputs}
+    rows = [logits / logits.norm(dim=1, keepdim=True).clamp(min=1e-20) for logits in outputs]
+    apart = max(float((a - b).norm(dim=1).max()) for a in rows for b in rows)
+    if len(counts) > 1 or apart > _SAME_OUTPUT:
+        return ["the model's output is random: use version='rand'"]
+    return []
+
+
+def inner_gradient_warning(call: Classifier, x: Images) -> list[str]:
+    """A forward pass that computes gradients itself, as defences do that optimise at test time."""
+    seen: set[str] = set()
+
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name in _INNER_GRADIENTS:
+            seen.add(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        call(x)
+    finally:
+        sys.setprofile(before)
+    if seen:
+        return [f"the forward pass calls {', '.join(sorted(seen))}: a dynamic defence needs an attack of its own"]
+    return []
+
+
+def zero_gradient_warning(call: Classifier, x: Images, labels: Labels, attack: APGD) -> list[str]:
+    """Images whose gradient of the attack's loss vanishes at a random point of the ball's surface."""
+    noise = KeyedNoise(seed=0, ids=torch.arange(len(x), device=x.device))
+    rows = Rows.of(x, labels, attack.targets(call, x, labels)[:1])
+    start = start_point(x, attack.norm, attack.eps, attack.draw(x, noise, 0, 0))
+    _, _, gradient = attack.evaluate(call, start, rows)
+    count = int((gradient.flatten(1).abs().amax(dim=1) == 0).sum())
+    if count == 0:
+        return []
+    return [f"{count} of {len(x)} images have a zero {attack.loss} gradient at the start: gradients may be masked"]
+
+
+def square_warning(robust: Mapping[str, torch.Tensor]) -> list[str]:
+    """Square, which sees no gradient, found what the attacks with gradients before it did not.
+
+    >>> half, none = torch.tensor([True, False]), torch.tensor([False, False])
+    >>> len(square_warning({"clean": half, "fab-t": half, "square": none})), square_warning({"clean": half})
+    (1, [])
+    """
+    names = list(robust)
+    if "square" not in names or names.index("square") < 2:
+        return []
+    before, after = robust[names[names.index("square") - 1]], robust["square"]
+    if float(before.double().mean() - after.double().mean()) <= _SQUARE_GAIN:
+        return []
+    return ["Square broke more than 0.2 % of the examples that gradient attacks left: gradients may be masked"]

@@ -1,0 +1,277 @@
+"""The command line: what it prints, how it ends, and that wrong use gets one line."""
+
+import errno
+import json
+import os
+import pickle
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from probmargin import cli
+from probmargin.runs.run import open_run
+
+
+class Result:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+class Program:
+    """Runs the command line in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: str) -> Result:
+        self.monkeypatch.setattr(sys, "argv", ["probmargin", *arguments])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = self.capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Program:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PROBMARGIN_DATA", raising=False)
+    return Program(monkeypatch, capsys)
+
+
+TRAIN = ("train", "--data", "digits", "--model", "small-cnn", "--device", "cpu")
+
+
+def test_help_is_quick() -> None:
+    command = [sys.executable, "-m", "probmargin", "--help"]
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
+        times.append(time.perf_counter() - began)
+    assert "train" in result.stdout
+    assert min(times) < 0.5
+
+
+OPTIONS = {
+    "train": "--out --method --data --data-dir --download --image-size --model --preset --epochs --batch-size --seed "
+    "--set --recipe --device --precision --resume --normalize --checkpoint --keep-epochs --dry-run --help",
+    "evaluate": "--attacks --model --checkpoint --data --data-dir --num-examples --norm --eps --protocol --seed "
+    "--device --batch-size --help",
+    "demo": "--out --seed --help",
+    "list": "--help",
+}
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_the_options_are_pinned(program: Program, command: str) -> None:
+    result = program(command, "--help")
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", result.out)) == set(OPTIONS[command].split())
+
+
+def test_list_names_everything(program: Program) -> None:
+    everything = program("list").out
+    for word in ("mail-trades", "pm_adv", "gairat_tanh", "pgd-20", "lm_pgd", "resnet18", "cifar100", "official-2021"):
+        assert word in everything
+    assert program("list", "margins").out.splitlines()[0] == "margins"
+    wrong = program("list", "margin")
+    assert wrong.code == 2
+    assert "did you mean margins" in wrong.err
+
+
+def test_train_evaluate_resume(program: Program, tmp_path: Path) -> None:
+    arguments = (*TRAIN, "--method", "mail-at", "--epochs", "2", "--out", "run", "--set", "attack.num_steps=2")
+    first = program(*arguments)
+    assert first.code == 0
+    assert "epoch 2/2" in first.out
+    assert "probmargin evaluate run" in first.out
+    again = program(*arguments)
+    assert again.code == 2
+    assert "--resume" in again.err
+    resumed = program(*arguments, "--resume")
+    assert resumed.code == 0
+    assert "is finished" in resumed.out
+    other = program(*arguments, "--resume", "--set", "lr=0.3")
+    assert other.code == 2
+    assert "lr is 0.1 there and 0.3 here" in other.err
+    judged = program("evaluate", "run", "--attacks", "nat,pgd-5", "--num-examples", "50")
+    assert judged.code == 0
+    results = json.loads((tmp_path / "run" / "evaluation.json").read_text(encoding="utf-8"))
+    assert results["eps"] == 0.15
+    assert results["num_examples"] == 50
+    assert open_run("run").record["evaluation"]["nat"] == results["nat"]
+
+
+def test_a_recipe_file_repeats_a_run(program: Program) -> None:
+    program(*TRAIN, "--method", "gairat", "--epochs", "2", "--out", "a", "--set", "attack.num_steps=2")
+    result = program(*TRAIN, "--recipe", "a/recipe.json", "--out", "b")
+    assert result.code == 0
+    weights = [open_run(path).model.state_dict()["head.1.weight"] for path in ("a", "b")]
+    assert torch.equal(weights[0], weights[1])
+
+
+def test_dry_run_prints_the_recipe_and_touches_nothing(program: Program, tmp_path: Path) -> None:
+    result = program("train", "--method", "mail-trades", "--out", "run", "--dry-run", "--set", "attack.eps=4/255")
+    assert result.code == 0
+    plain = json.loads(result.out[: result.out.index("recipe hash")])
+    assert plain["attack"]["eps"] == pytest.approx(4 / 255)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_was_not_trained_here(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "ownnet.py").write_text(
+        "import torch\n"
+        "def build(num_classes, in_channels):\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, num_classes))\n",
+        encoding="utf-8",
+    )
+    state = {"1.weight": torch.randn(10, 64), "1.bias": torch.zeros(10)}
+    save_file(state, "w.safetensors")
+    torch.save({"state_dict": {f"module.{name}": tensor for name, tensor in state.items()}}, "w.pt")
+    outputs = []
+    for weights in ("w.safetensors", "w.pt"):
+        arguments = ("--model", "ownnet:build", "--checkpoint", weights, "--data", "digits")
+        result = program("evaluate", *arguments, "--attacks", "nat", "--eps", "0.1")
+        assert result.code == 0, result.err
+        outputs.append(result.out.split("(")[0])
+    assert outputs[0] == outputs[1]
+
+
+def test_bf16_on_a_cpu_is_said_not_to_be(program: Program) -> None:
+    result = program(*TRAIN, "--epochs", "1", "--out", "run", "--precision", "bf16", "--method", "standard")
+    assert result.code == 0
+    assert "float32, not bf16" in result.out
+
+
+def folder(root: Path, *classes: str) -> str:
+    for name in classes:
+        (root / "pictures" / name).mkdir(parents=True)
+        for number in range(10):
+            pixels = np.full((8, 8, 3), 20 * number, dtype=np.uint8)
+            Image.fromarray(pixels).save(root / "pictures" / name / f"{number}.png")
+    return f"folder:{root / 'pictures'}"
+
+
+def arrays(root: Path, **changes: np.ndarray) -> str:  # type: ignore[type-arg]
+    draw = np.random.default_rng(0)
+    content = {
+        "x_train": draw.random((20, 1, 8, 8)).astype(np.float32),
+        "y_train": np.arange(20) % 2,
+        "x_test": draw.random((10, 1, 8, 8)).astype(np.float32),
+        "y_test": np.arange(10) % 2,
+    }
+    np.savez(root / "data.npz", **(content | changes))
+    return f"npz:{root / 'data.npz'}"
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return exec, ("open('proof', 'w').close()",)
+
+
+def cifar(root: Path, content: bytes | None) -> str:
+    target = root / "cifar-10-batches-py"
+    target.mkdir()
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch", "batches.meta"):
+        if content is not None:
+            (target / name).write_bytes(content)
+    return "cifar10"
+
+
+GREY = np.random.default_rng(1)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "arguments", "words"),
+    [
+        (lambda root: "digits", ("--method", "mail-trade"), "did you mean mail-trades"),
+        (lambda root: "digits", ("--set", "attack.eps=8"), "(0, 1]"),
+        (lambda root: "digits", ("--set", "attack.eps=0"), "(0, 1]"),
+        (lambda root: "digits", ("--epochs", "0"), "1 or more"),
+        (lambda root: "digits", ("--batch-size", "0"), "1 or more"),
+        (lambda root: "digits", ("--precision", "fp16"), "fp16 is refused"),
+        (lambda root: "digits", ("--device", "cuda"), "--device cpu"),
+        (lambda root: "digits", ("--model", "resnet17"), "did you mean resnet18"),
+        (lambda root: "digits", ("--preset", "offical"), "it has paper"),
+        (lambda root: "digits", ("--keep-epochs", "a,b"), "not a number"),
+        (lambda root: "digit", (), "did you mean digits"),
+        (lambda root: "cifar10", (), "--data-dir"),
+        (lambda root: cifar(root, None), ("--data-dir", "."), "neither cifar-10-batches-py/"),
+        (lambda root: cifar(root, pickle.dumps({b"data": 1})[:-4]), ("--data-dir", "."), "truncated or damaged"),
+        (lambda root: cifar(root, pickle.dumps(Evil(), protocol=2)), ("--data-dir", "."), "tries to run code"),
+        (lambda root: f"folder:{root / 'none'}", (), "none"),
+        (lambda root: folder(root, "cats"), (), "one class"),
+        (lambda root: f"npz:{root / 'none.npz'}", (), "none.npz"),
+        (lambda root: arrays(root, y_train=np.arange(20) - 1), (), "labels"),
+        (lambda root: arrays(root, y_test=np.arange(10)), (), "labels"),
+        (lambda root: arrays(root, x_train=np.full((20, 1, 8, 8), np.nan)), (), "NaN"),
+        (lambda root: arrays(root, x_train=GREY.normal(size=(20, 1, 8, 8))), (), "inside the model"),
+        (lambda root: arrays(root, x_train=GREY.random((20, 1, 8, 8)) * 255), (), "255"),
+        (lambda root: arrays(root, x_train=GREY.random((20, 5, 8, 9))), (), "C must be 1 (grey) or 3 (RGB)"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(
+    program: Program, tmp_path: Path, prepare: object, arguments: tuple[str, ...], words: str
+) -> None:
+    assert callable(prepare)
+    data = prepare(tmp_path)
+    result = program("train", "--model", "small-cnn", "--data", data, "--out", "run", *arguments)
+    assert result.code == 2, result.out + result.err
+    assert words in result.err
+    assert result.err.startswith("probmargin: ")
+    assert len(result.err.strip().splitlines()) == 1
+    assert "Traceback" not in result.err
+    assert not (tmp_path / "proof").exists()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("runs/none",), "there is no run at"),
+        ((".",), "is not a run's folder"),
+        ((), "give a run's folder"),
+        (("--model", "small-cnn", "--data", "digits", "--checkpoint", "none.pt"), "no checkpoint file"),
+        (("--model", "small-cnn", "--data", "digits", "--attacks", "pgd20"), "did you mean pgd-20"),
+        (("--model", "small-cnn", "--data", "digits", "--eps", "8"), "(0, 1]"),
+        (("--model", "small-cnn", "--data", "digits", "--norm", "L1"), "--norm"),
+        (("--model", "small-cnn", "--data", "digits", "--protocol", "standart"), "did you mean standard"),
+        (("--model", "small-cnn", "--data", "digits", "--num-examples", "9999"), "from 1 to 360"),
+    ],
+)
+def test_wrong_evaluations(program: Program, arguments: tuple[str, ...], words: str) -> None:
+    result = program("evaluate", *arguments)
+    assert result.code == 2
+    assert words in result.err
+
+
+def test_an_interrupted_command_ends_with_130(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "probmargin", *TRAIN, "--method", "at", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()  # the first epoch is done
+    process.terminate()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "--resume" in err
+    assert open_run(tmp_path / "run").states()
+
+
+def test_a_full_disk_is_one_line_and_exit_code_1(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "run/recipe.json")
+
+    monkeypatch.setattr(os, "fsync", full)
+    result = program(*TRAIN, "--epochs", "1", "--out", "run")
+    assert result.code == 1
+    assert result.err.strip() == "probmargin: No space left on device: run/recipe.json"

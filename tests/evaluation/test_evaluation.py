@@ -1,0 +1,106 @@
+"""Plain evaluation: named attacks, batch sizes, errors."""
+
+import pytest
+import torch
+from blobs import blobs
+from strategies import images, tiny_net
+from torch import nn
+
+from probmargin import api as pm
+from probmargin.core.errors import UsageError
+from probmargin.evaluation.evaluate import EvaluationSettings, correct_under
+from probmargin.evaluation.protocol import build_attack
+
+
+class Halves(nn.Module):
+    """Upper against lower half: an image is robust at eps iff its halves' means differ by more than 2 eps."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 40.0 * torch.stack([x[:, :, :2].mean(dim=(1, 2, 3)), x[:, :, 2:].mean(dim=(1, 2, 3))], dim=1)
+
+
+@pytest.mark.parametrize("name", ["fgsm", "pgd-20", "pgd-100", "cw", "cw-100"])
+@pytest.mark.parametrize("eps", [0.02, 0.12, 0.2])
+def test_accuracy_of_a_linear_model_has_a_closed_form(name: str, eps: float) -> None:
+    data = blobs(200)
+    x, labels = data.test.floats(), data.test.labels
+    gap = x[:, :, :2].mean(dim=(1, 2, 3)) - x[:, :, 2:].mean(dim=(1, 2, 3))
+    margin = torch.where(labels == 0, gap, -gap)
+    result = pm.evaluate(Halves(), (x, labels), ["nat", name], eps=eps)
+    assert result["nat"]["accuracy"] == pytest.approx(float((margin > 0).float().mean()))
+    assert result[name]["robust_accuracy"] == pytest.approx(float((margin > 2 * eps).float().mean()), abs=0.011)
+
+
+def test_results_carry_their_protocol() -> None:
+    x, labels = images(1, 9, size=8)
+    result = pm.evaluate(tiny_net(1), (x, labels), ["nat", "pgd-20", "cw"], eps=8 / 255, seed=3)
+    assert (result["norm"], result["eps"], result["num_examples"], result["seed"]) == ("Linf", 8 / 255, 9, 3)
+    attack = result["pgd-20"]["attack"]
+    assert attack["step_size"] == pytest.approx(0.003)
+    assert (attack["num_steps"], attack["start"], attack["loss"]) == (20, "uniform_eps", "ce")
+    assert result["cw"]["attack"]["loss"] == "cw"
+    low, high = result["pgd-20"]["interval"]
+    assert low <= result["pgd-20"]["robust_accuracy"] <= high
+    assert len(result["pgd-20"]["correct"]) == 9
+    assert len(result["nat"]["per_class"]) == 3
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 7, 40])
+def test_verdicts_do_not_depend_on_the_batch_size(batch_size: int) -> None:
+    x, labels = images(2, 40, size=8)
+    attack = build_attack("pgd-20", "Linf", 0.05)
+    whole = correct_under(tiny_net(2).eval(), attack, x, labels, EvaluationSettings(eps=0.05))
+    parts = correct_under(tiny_net(2).eval(), attack, x, labels, EvaluationSettings(eps=0.05, batch_size=batch_size))
+    assert torch.equal(whole, parts)
+
+
+def test_the_model_is_judged_in_eval_mode_and_given_back_as_it_was() -> None:
+    x, labels = images(3, 6, size=8)
+    model = tiny_net(3).train()
+    first = pm.evaluate(model, (x, labels), ["nat", "pgd-5"])
+    assert model.training
+    assert first["nat"] == {
+        **pm.evaluate(model.eval(), (x, labels), ["nat"])["nat"],
+        "seconds": first["nat"]["seconds"],
+    }
+
+
+def test_a_larger_ball_is_never_safer() -> None:
+    data = blobs(100)
+    shares = [
+        pm.evaluate(Halves(), (data.test.floats(), data.test.labels), ["pgd-20"], eps=eps)["pgd-20"]["robust_accuracy"]
+        for eps in (0.01, 0.1, 0.3)
+    ]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] == 0
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_both_norms(norm: str) -> None:
+    x, labels = images(4, 6, size=8)
+    result = pm.evaluate(tiny_net(4), (x, labels), ["pgd-5"], norm=norm, eps=0.5)  # type: ignore[arg-type]
+    assert result["norm"] == norm
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"attacks": ["pgd20"]}, "did you mean pgd-20"),
+        ({"eps": 8.0}, "write 8/255"),
+        ({"eps": 0.0}, "(0, 1]"),
+        ({"data": (torch.full((2, 1, 8, 8), torch.nan), torch.tensor([0, 1]))}, "NaN"),
+        (
+            {"data": (torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1]))},
+            "inside the model",
+        ),
+        ({"data": (torch.rand(2, 1, 8, 8), torch.tensor([0, 7]))}, "3 classes"),
+        ({"device": "tpu"}, "cpu or cuda"),
+    ],
+)
+def test_wrong_use_is_answered_in_one_line(change: dict[str, object], words: str) -> None:
+    x, labels = images(5, 4, size=8)
+    arguments = {"data": (x, labels), "attacks": ["nat"], **change}
+    with pytest.raises(UsageError) as caught:
+        pm.evaluate(tiny_net(), **arguments)  # type: ignore[arg-type]
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)

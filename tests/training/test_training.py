@@ -1,0 +1,266 @@
+"""The loop end to end, on data so small that it takes a second."""
+
+import json
+import os
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from blobs import blobs
+from strategies import tiny_net
+from torch import nn
+
+from probmargin import api as pm
+from probmargin.core.errors import UsageError
+from probmargin.methods.method import Method, Phase
+from probmargin.methods.resolve import METHODS, resolve
+from probmargin.runs.run import open_run
+from probmargin.training.loop import Interrupted, TrainingStopped
+from probmargin.training.progress import Reporter
+from probmargin.training.train import TrainRequest, train
+
+SMALL = {"attack.eps": 0.1, "attack.step_size": 0.025, "lr": 0.2, "augment.pad": 0, "augment.flip": False}
+
+
+def recipe(name: str = "mail-at", epochs: int = 6, **changes: object) -> Method:
+    settings = SMALL if name != "standard" else {k: v for k, v in SMALL.items() if "attack" not in k}
+    method = resolve(name, epochs=epochs, batch_size=16, settings=SMALL)
+    return replace(method, **changes)  # type: ignore[arg-type]
+
+
+def fit(out: Path, method: Method, **request: object) -> tuple[dict[str, torch.Tensor], Path]:
+    settings = {"model": "small-cnn", "save_seconds": 0.0, "device": "cpu", **request}
+    run, model = train(method, blobs(), TrainRequest(out=out, **settings), Reporter(quiet=True))  # type: ignore[arg-type]
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}, run.path
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 2)
+        nn.init.zeros_(self.linear.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.linear(x.flatten(1))
+        return logits
+
+
+def test_training_makes_a_linear_model_robust(tmp_path: Path) -> None:
+    data, model = blobs(), Linear()
+    images = (data.test.floats(), data.test.labels)
+    before = pm.evaluate(model, images, ["pgd-20"], eps=0.1)["pgd-20"]["robust_accuracy"]
+    run = pm.train("mail-at", model=model, data=data, out=tmp_path / "run", epochs=10, batch_size=16, settings=SMALL)
+    after = pm.evaluate(run.model, images, ["nat", "pgd-20"], eps=0.1)
+    assert before <= 0.6
+    assert after["pgd-20"]["robust_accuracy"] >= 0.95
+    assert after["nat"]["accuracy"] >= 0.95
+
+
+def test_a_second_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
+    first, path = fit(tmp_path / "a", recipe())
+    second, other = fit(tmp_path / "b", recipe())
+    assert same(first, second)
+    losses = [[row["loss"] for row in open_run(p).metrics] for p in (path, other)]
+    assert losses[0] == losses[1]
+    third, _ = fit(tmp_path / "c", recipe(), seed=2)
+    assert not same(first, third)
+
+
+def test_a_run_writes_what_it_promises(tmp_path: Path) -> None:
+    _, path = fit(tmp_path / "run", recipe("mail-trades"), keep_epochs=(2,))
+    run = open_run(path)
+    assert run.recipe == recipe("mail-trades")
+    rows = run.metrics
+    assert [row["epoch"] for row in rows] == list(range(6))
+    expected = {"epoch", "lr", "loss", "natural_accuracy", "robust_accuracy", "weight_mean", "effective_sample_size"}
+    assert expected | {"images_per_second"} <= rows[0].keys()
+    burn_in = run.recipe.burn_in_epochs
+    assert all(row["effective_sample_size"] == pytest.approx(64) for row in rows[:burn_in])
+    assert all(row["effective_sample_size"] < 64 for row in rows[burn_in:])
+    assert all(row["weight_mean"] == pytest.approx(1, abs=1e-5) for row in rows)
+    record = run.record
+    assert record["recipe_hash"] == run.recipe.hash()
+    promised = {"id", "seed", "data", "model", "commit", "hardware", "versions", "train_seconds", "images_per_second"}
+    assert promised <= record.keys()
+    names = [state.name for state in run.states()]
+    assert names == ["state-0002", f"state-{burn_in:04d}", "state-0005", "state-0006"]
+    assert not list(path.rglob("*.part"))
+
+
+def test_metrics_say_what_the_batches_did(tmp_path: Path) -> None:
+    _, path = fit(tmp_path / "at", recipe("at"))
+    rows = open_run(path).metrics
+    assert all(row["natural_accuracy"] is None for row in rows)
+    assert all(0 <= row["robust_accuracy"] <= 1 for row in rows)
+    _, path = fit(tmp_path / "standard", recipe("standard"))
+    assert all(row["robust_accuracy"] is None for row in open_run(path).metrics)
+
+
+class StopAfter(Reporter):
+    """Sends a signal to this process after some steps, as a user or a scheduler would."""
+
+    def __init__(self, steps: int, number: signal.Signals = signal.SIGINT) -> None:
+        super().__init__(quiet=True)
+        self.left = steps
+        self.number = number
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def advance(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), self.number)
+
+
+STATEFUL = {
+    "mail-at": recipe("mail-at"),
+    "gairat": recipe("gairat"),
+    "awp with an average": replace(recipe("awp"), ema=resolve("at", settings={"ema.decay": 0.9}).ema),
+    "fat": recipe("fat"),
+    "jump": replace(
+        recipe("mail-at"),
+        phases=(Phase(from_epoch=4, start_from_epoch=3, fresh_momentum=True, set={"attack.loss": "cw"}),),
+    ),
+}
+
+
+@pytest.mark.parametrize("key", STATEFUL)
+@pytest.mark.parametrize(("steps", "number"), [(9, signal.SIGINT), (12, signal.SIGTERM)])
+def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
+    tmp_path: Path, key: str, steps: int, number: signal.Signals
+) -> None:
+    """Nine steps end within an epoch of four, twelve at an epoch's end."""
+    method = STATEFUL[key]
+    whole, path = fit(tmp_path / "whole", method)
+    request = TrainRequest(out=tmp_path / "cut", model="small-cnn", device="cpu")
+    with pytest.raises(Interrupted, match="--resume"):
+        train(method, blobs(), request, StopAfter(steps, number))
+    _, model = train(method, blobs(), replace(request, resume=True), Reporter(quiet=True))
+    assert same(whole, dict(model.state_dict()))
+    rows = [
+        [{k: v for k, v in row.items() if k != "images_per_second"} for row in open_run(p).metrics]
+        for p in (path, tmp_path / "cut")
+    ]
+    assert rows[0] == rows[1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_longer_run_is_a_shorter_one_gone_on(tmp_path: Path) -> None:
+    """run(6) = run up to a saved state + resume, with the later states thrown away."""
+    whole, path = fit(tmp_path / "run", recipe(), keep_epochs=(3,))
+    run = open_run(path)
+    for state in run.states():
+        if state.name != "state-0003":
+            state.with_suffix(".json").unlink()
+    again, _ = fit(tmp_path / "run", recipe(), resume=True, keep_epochs=(3,))
+    assert same(whole, again)
+    assert [row["epoch"] for row in run.metrics] == list(range(6))
+
+
+def test_a_damaged_state_is_passed_over_with_a_message(tmp_path: Path) -> None:
+    whole, path = fit(tmp_path / "run", recipe())
+    last = open_run(path).states()[-1].with_suffix(".safetensors")
+    content = bytearray(last.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    last.write_bytes(content)
+    reporter = StopAfter(-1)
+    request = TrainRequest(out=path, model="small-cnn", device="cpu", resume=True)
+    _, model = train(recipe(), blobs(), request, reporter)
+    assert any("checksum differs" in text and "before it" in text for text in reporter.said)
+    assert same(whole, dict(model.state_dict()))
+
+
+def test_resuming_a_finished_run_says_so(tmp_path: Path) -> None:
+    whole, path = fit(tmp_path / "run", recipe())
+    reporter = StopAfter(-1)
+    _, model = train(recipe(), blobs(), TrainRequest(out=path, model="small-cnn", resume=True), reporter)
+    assert any("is finished" in text for text in reporter.said)
+    assert same(whole, dict(model.state_dict()))
+
+
+def test_another_run_in_the_folder_is_never_overwritten(tmp_path: Path) -> None:
+    _, path = fit(tmp_path / "run", recipe())
+    kept = (path / "metrics.jsonl").read_bytes()
+    with pytest.raises(UsageError, match="already holds a run"):
+        fit(path, recipe())
+    with pytest.raises(UsageError, match=r"lr is 0\.2 there and 0\.1 here"):
+        fit(path, replace(recipe(), lr=0.1), resume=True)
+    with pytest.raises(UsageError, match=r"weight\.slope"):
+        fit(path, recipe(weight=replace(recipe().weight, slope=3.0)), resume=True)  # type: ignore[type-var]
+    with pytest.raises(UsageError, match="seed is 1 there and 2 here"):
+        fit(path, recipe(), resume=True, seed=2)
+    assert (path / "metrics.jsonl").read_bytes() == kept
+
+
+def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
+    with pytest.raises(TrainingStopped, match="not a number"):
+        fit(tmp_path / "run", recipe("at", lr=1e30))
+    assert open_run(tmp_path / "run").record["seed"] == 1
+
+
+def test_the_average_is_what_is_evaluated_and_saved(tmp_path: Path) -> None:
+    method = replace(recipe("at"), ema=resolve("at", settings={"ema.decay": 0.5}).ema)
+    averaged, path = fit(tmp_path / "ema", method)
+    plain, _ = fit(tmp_path / "plain", recipe("at"))
+    assert not same(averaged, plain)
+    assert same(averaged, dict(open_run(path).model.state_dict()))
+
+
+def test_fresh_momentum_and_skipped_epochs(tmp_path: Path) -> None:
+    phase = Phase(from_epoch=4, start_from_epoch=2, fresh_momentum=True)
+    _, path = fit(tmp_path / "jump", recipe(phases=(phase,)))
+    assert [row["epoch"] for row in open_run(path).metrics] == [0, 1, 4, 5]
+    with_memory, _ = fit(tmp_path / "memory", recipe(phases=(replace(phase, fresh_momentum=False),)))
+    without, _ = fit(tmp_path / "jump2", recipe(phases=(phase,)))
+    assert not same(with_memory, without)
+
+
+def test_weights_to_start_from_and_frozen_layers(tmp_path: Path) -> None:
+    weights, path = fit(tmp_path / "first", recipe("at"))
+    saved = open_run(path).states()[-1].with_suffix(".safetensors")
+    again, _ = fit(tmp_path / "second", recipe("at", lr=1e-12), checkpoint=saved)
+    for name, tensor in weights.items():
+        torch.testing.assert_close(tensor, again[name], rtol=1e-4, atol=1e-6)
+    model = tiny_net(classes=2)
+    model.conv.weight.requires_grad_(False)
+    before = model.conv.weight.clone()
+    trained, _ = fit(tmp_path / "third", recipe("awp"), model=model)
+    assert torch.equal(trained["conv.weight"], before)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    with pytest.raises(UsageError, match="every one is frozen"):
+        fit(tmp_path / "fourth", recipe("at"), model=model)
+
+
+def test_a_checkpoint_that_does_not_fit_or_cannot_be_read(tmp_path: Path) -> None:
+    _, path = fit(tmp_path / "first", recipe("at"))
+    saved = open_run(path).states()[-1].with_suffix(".safetensors")
+    with pytest.raises(UsageError, match="does not fit the model"):
+        fit(tmp_path / "second", recipe("at"), checkpoint=saved, model=tiny_net(classes=2))
+    bad = tmp_path / "bad.safetensors"
+    bad.write_bytes(b"nonsense")
+    with pytest.raises(UsageError, match="cannot be read as weights"):
+        fit(tmp_path / "third", recipe("at"), checkpoint=bad)
+    evil = tmp_path / "evil.pt"
+    torch.save({"a": threading.Event}, evil)
+    with pytest.raises(UsageError, match="cannot be read as weights"):
+        fit(tmp_path / "fourth", recipe("at"), checkpoint=evil)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_trains_through_its_burn_in(tmp_path: Path, name: str) -> None:
+    _, path = fit(tmp_path / name, recipe(name, epochs=3))
+    run = open_run(path)
+    assert len(run.metrics) == 3
+    assert json.loads((path / "recipe.json").read_text())["method"] == name
+    if run.recipe.is_reweighted:
+        assert run.metrics[-1]["effective_sample_size"] < 63.9
