@@ -127,7 +127,8 @@ class Linear(torch.nn.Module):
         apart = weight[labels][:, None] - weight[None]
         dual = apart.abs().sum(dim=2) if norm == "Linf" else apart.norm(dim=2)
         gap = logits.gather(1, labels[:, None]) - logits
-        return (gap / dual).masked_fill(gap == 0, torch.inf).amin(dim=1)
+        nearest: torch.Tensor = (gap / dual).masked_fill(gap == 0, torch.inf).amin(dim=1)
+        return nearest
 
 
 def linear_task(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -162,9 +163,9 @@ def folder(root: Path, *classes: str) -> str:
     return f"folder:{root / 'pictures'}"
 
 
-def arrays(root: Path, **changes: np.ndarray) -> str:  # type: ignore[type-arg]
+def arrays(root: Path, **changes: Any) -> str:
     draw = np.random.default_rng(0)
-    content = {
+    content: dict[str, Any] = {
         "x_train": draw.random((20, 1, 8, 8)).astype(np.float32),
         "y_train": np.arange(20) % 2,
         "x_test": draw.random((10, 1, 8, 8)).astype(np.float32),

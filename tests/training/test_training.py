@@ -27,7 +27,7 @@ SMALL = {"attack.eps": 0.1, "attack.step_size": 0.025, "lr": 0.2, "augment.pad":
 
 def recipe(name: str = "mail-at", epochs: int = 6, **changes: object) -> Method:
     settings = SMALL if name != "standard" else {k: v for k, v in SMALL.items() if "attack" not in k}
-    method = resolve(name, epochs=epochs, batch_size=16, settings=SMALL)
+    method = resolve(name, epochs=epochs, batch_size=16, settings=settings)
     return replace(method, **changes)  # type: ignore[arg-type]
 
 

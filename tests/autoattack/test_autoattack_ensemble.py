@@ -1,0 +1,305 @@
+"""The ensemble: what it counts, what it refuses, what it says."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from autoattack_helpers import Linear, digits_model, digits_test, linear_task, small_budget
+
+from probmargin.attacks.apgd import APGD
+from probmargin.attacks.attack import Attack
+from probmargin.attacks.balls import Norm
+from probmargin.attacks.fab import FAB
+from probmargin.attacks.square import Square
+from probmargin.core.batch import AttackResult, TraceLevel
+from probmargin.core.errors import UsageError
+from probmargin.core.noise import Noise
+from probmargin.core.types import Classifier
+from probmargin.evaluation.autoattack import (
+    VERSIONS,
+    build_attack,
+    run_attack_once,
+    run_autoattack,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shift(Attack):
+    """Adds a constant to every pixel, whatever the ball allows."""
+
+    by: float
+
+    def run(
+        self,
+        model: Classifier,
+        x: torch.Tensor,
+        labels: torch.Tensor,
+        *,
+        noise: Noise,
+        trace: TraceLevel,
+    ) -> AttackResult:
+        return AttackResult(x_adv=x + self.by)
+
+
+def brightness(x: torch.Tensor) -> torch.Tensor:
+    """Class 1 where the mean is above one half."""
+    mean = x.flatten(1).mean(dim=1)
+    return torch.stack([0.5 - mean, mean - 0.5], dim=1)
+
+
+GREY = torch.tensor([0.3, 0.45, 0.47, 0.6]).view(4, 1, 1, 1).expand(4, 1, 4, 4).clone()
+DARK = torch.zeros(4, dtype=torch.long)
+
+
+def test_a_break_counts_only_where_it_is_confirmed() -> None:
+    attacks = {"near": Shift(by=0.04), "far": Shift(by=0.3), "out": Shift(by=0.75)}
+    result = run_autoattack(brightness, GREY, DARK, norm="Linf", eps=0.1, attacks=attacks)
+    assert result.broken_by == ("", "", "near", "clean")
+    assert [int(flags.sum()) for flags in result.robust.values()] == [3, 2, 2, 2]
+    assert torch.equal(result.x_adv[[0, 1, 3]], GREY[[0, 1, 3]])
+    assert result.accuracy("clean") == 0.75
+    assert result.accuracy() == 0.5
+
+
+def test_the_norm_is_checked_in_the_right_norm() -> None:
+    attacks = {"near": Shift(by=0.04)}
+    sizes = {eps: run_autoattack(brightness, GREY, DARK, norm="L2", eps=eps, attacks=attacks) for eps in (0.15, 0.17)}
+    assert [int(result.robust["near"].sum()) for result in sizes.values()] == [3, 2]
+
+
+def test_log_lines_are_those_people_grep() -> None:
+    lines: list[str] = []
+    model, x, labels = linear_task(count=20)
+    run_autoattack(model, x, labels, norm="Linf", eps=0.05, attacks=small_budget("Linf", 0.05), log=lines.append)
+    assert lines[0] == "initial accuracy: 100.00%"
+    assert [line.split(":")[0] for line in lines[1:5]] == [
+        f"robust accuracy after {name}" for name in ("APGD-CE", "APGD-T", "FAB-T", "SQUARE")
+    ]
+    assert lines[1].endswith(" s)")
+    assert "% (total time " in lines[1]
+    assert lines[-1].startswith("robust accuracy: ")
+
+
+def test_chunks_are_reported_as_they_come() -> None:
+    model, x, labels = linear_task(count=50)
+    seen: dict[str, list[int]] = {}
+    broken_in: dict[int, str] = {}
+
+    def note(name: str, indices: torch.Tensor, broken: torch.Tensor, x_adv: torch.Tensor) -> None:
+        assert len(indices) == len(broken) == len(x_adv) <= 20
+        seen.setdefault(name, []).extend(indices.tolist())
+        broken_in.update({int(index): name for index in indices[broken]})
+
+    result = run_autoattack(
+        model,
+        x,
+        labels,
+        norm="Linf",
+        eps=0.05,
+        attacks=small_budget("Linf", 0.05),
+        batch_size=20,
+        on_chunk=note,
+    )
+    assert seen["apgd-ce"] == list(range(50))
+    assert seen["apgd-t"] == result.robust["apgd-ce"].nonzero()[:, 0].tolist()
+    assert [broken_in.get(index, "") for index in range(50)] == list(result.broken_by)
+
+
+@pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.16), ("L2", 0.7)])
+def test_verdicts_do_not_depend_on_the_batch_size(norm: Norm, eps: float) -> None:
+    model, (x, labels) = digits_model(), digits_test()
+    x, labels = x[:16], labels[:16]
+    attacks: dict[str, Attack] = {
+        "apgd-ce": APGD(norm=norm, eps=eps, num_steps=12),
+        "apgd-t": APGD(norm=norm, eps=eps, num_steps=12, loss="dlr_targeted"),
+        "fab-t": FAB(norm=norm, eps=eps, num_steps=8),
+        "square": Square(norm=norm, eps=eps, num_queries=60),
+    }
+    flags = [
+        run_autoattack(model, x, labels, norm=norm, eps=eps, attacks=attacks, batch_size=cap).robust
+        for cap in (1, 7, 64, 360)
+    ]
+    for other in flags[1:]:
+        for name in attacks:
+            assert int((other[name] != flags[0][name]).sum()) <= 1
+
+
+def test_a_shard_draws_what_the_whole_set_would() -> None:
+    model, (x, labels) = digits_model(), digits_test()
+    attacks = {"square": Square(eps=0.16, num_queries=100)}
+    whole = run_autoattack(model, x[:60], labels[:60], norm="Linf", eps=0.16, attacks=attacks)
+    part = run_autoattack(
+        model, x[30:60], labels[30:60], norm="Linf", eps=0.16, attacks=attacks, ids=torch.arange(30, 60)
+    )
+    assert torch.equal(whole.robust["square"][30:], part.robust["square"])
+    torch.testing.assert_close(whole.x_adv[30:], part.x_adv)
+    assert not torch.equal(whole.x_adv[:30], part.x_adv)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4, 9, 10, 100])
+def test_any_number_of_classes_runs_end_to_end(classes: int) -> None:
+    model, x, labels = linear_task(classes=classes, count=30)
+    distance = model.distance(x, labels, "Linf")
+    eps = float(distance.median()) * 0.98
+    if not 0 < eps <= 0.2:
+        eps = 0.1
+    result = run_autoattack(model, x, labels, norm="Linf", eps=eps, attacks=small_budget("Linf", eps))
+    clear = (distance - eps).abs() > 0.02 * eps
+    assert torch.equal(result.robust["square"][clear], (distance > eps)[clear])
+    assert any("classes" in line for line in result.warnings) == (classes < 10)
+
+
+@pytest.mark.parametrize(("classes", "is_standard"), [(2, False), (3, False), (4, True)])
+def test_few_classes_are_not_called_standard(classes: int, is_standard: bool) -> None:
+    model, x, labels = linear_task(classes=classes, count=2)
+    result = run_autoattack(model, x, labels, norm="Linf", eps=0.2)
+    assert result.is_standard == is_standard
+    assert ("logit margin" in result.reason) != is_standard
+
+
+def test_another_version_or_list_is_not_standard() -> None:
+    model, x, labels = linear_task(count=4)
+    rand = run_autoattack(model, x, labels, norm="Linf", eps=0.05, version="rand")
+    assert list(rand.robust) == ["clean", "apgd-ce", "apgd-dlr"]
+    assert not rand.is_standard
+    once = run_attack_once("apgd-dlr", model, x, labels, norm="Linf", eps=0.05)
+    assert (once.is_standard, list(once.seconds)) == (False, ["apgd-dlr"])
+    with pytest.raises(UsageError, match="not both"):
+        run_autoattack(model, x, labels, norm="Linf", eps=0.05, version="plus", attacks=["square"])
+    with pytest.raises(UsageError, match="apgd-ce"):
+        run_attack_once("apgd-cee", model, x, labels, norm="Linf", eps=0.05)
+
+
+def test_budgets_are_those_of_the_authors() -> None:
+    assert VERSIONS["standard"] == ("apgd-ce", "apgd-t", "fab-t", "square")
+    assert VERSIONS["plus"] == ("apgd-ce", "apgd-dlr", "fab", "square", "apgd-t", "fab-t")
+    assert build_attack("apgd-t", "L2", 0.5) == APGD(
+        norm="L2", eps=0.5, num_steps=100, loss="dlr_targeted", num_targets=9, restarts=1, rho=0.75, eot=1
+    )
+    assert build_attack("fab-t", "L2", 0.5, "plus") == FAB(
+        norm="L2", eps=0.5, num_steps=100, num_targets=9, restarts=1, alpha_max=0.1, eta=1.05, beta=0.9
+    )
+    assert build_attack("fab", "L2", 0.5, "plus") == FAB(norm="L2", eps=0.5, targeted=False, restarts=5)
+    assert build_attack("square", "L2", 0.5) == Square(norm="L2", eps=0.5, num_queries=5000, p_init=0.8)
+
+
+class Noisy(Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + 0.1 * torch.randn(len(x), len(self.bias))
+
+
+class Soft(Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).softmax(dim=1)
+
+
+class Flat(Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.mul(255).round().div(255))
+
+
+class Purifier(Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            inner = x.detach().requires_grad_()
+            torch.autograd.grad(super().forward(inner).sum(), inner)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [(Noisy, "random"), (Soft, "probabilities"), (Flat, "zero ce gradient"), (Purifier, "dynamic")]
+)
+def test_a_suspicious_model_is_warned_about(kind: type[Linear], words: str) -> None:
+    model, x = kind(16, 10, 0), torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(5))
+    attacks = {"apgd-ce": APGD(eps=0.02, num_steps=2)}
+    result = run_autoattack(model, x, model(x).argmax(dim=1), norm="Linf", eps=0.02, attacks=attacks)
+    assert any(words in line for line in result.warnings)
+
+
+def test_square_stronger_than_gradients_is_warned_about() -> None:
+    model, x, labels = linear_task(count=40)
+
+    def rounded(images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = model(images.mul(255).round().div(255))
+        return logits
+
+    attacks = {"apgd-ce": APGD(eps=0.15, num_steps=3), "square": Square(eps=0.15, num_queries=100)}
+    result = run_autoattack(rounded, x, labels, norm="Linf", eps=0.15, attacks=attacks)
+    assert any("Square" in line for line in result.warnings)
+    clean = run_autoattack(model, x, labels, norm="Linf", eps=0.15, attacks=attacks)
+    assert clean.warnings == ()
+
+
+def test_wrong_use_is_refused_with_the_fix() -> None:
+    model, x, labels = linear_task(count=4)
+    with pytest.raises(UsageError, match=r"\[0, 1\]"):
+        run_attack_once("square", model, x * 255, labels, norm="Linf", eps=0.1)
+    with pytest.raises(UsageError, match="float"):
+        run_attack_once("square", model.half(), x, labels, norm="Linf", eps=0.1)
+    with pytest.raises(UsageError, match="NaN"):
+        run_attack_once(
+            "square", lambda images: torch.full((len(images), 3), torch.nan), x, labels, norm="Linf", eps=0.1
+        )
+    with pytest.raises(UsageError, match=r"0\.\.1"):
+        run_attack_once("square", brightness, x, labels + 5, norm="Linf", eps=0.1)
+    with pytest.raises(UsageError, match="batch_size"):
+        run_attack_once("square", brightness, x, labels % 2, norm="Linf", eps=0.1, batch_size=0)
+    with pytest.raises(UsageError, match="at least one"):
+        run_attack_once("square", brightness, x[:0], labels[:0], norm="Linf", eps=0.1)
+
+
+def test_bfloat16_weights_are_judged_in_float32() -> None:
+    model, x, labels = linear_task(count=10)
+    result = run_attack_once("apgd-ce", model.bfloat16(), x, labels, norm="Linf", eps=0.02)
+    assert "bfloat16" in result.warnings[0]
+    assert model.weight.dtype == torch.bfloat16
+
+
+def test_the_model_is_judged_in_eval_mode_and_left_as_found() -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.9), torch.nn.Linear(16, 4)
+    )
+    x = torch.rand(10, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    model.eval()
+    labels = model(x).argmax(dim=1)
+    model.train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    kept = x.clone()
+    result = run_autoattack(model, x, labels, norm="Linf", eps=0.05, attacks=small_budget("Linf", 0.05))
+    assert result.accuracy("clean") == 1.0
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(module.training for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(x, kept)
+
+
+def test_nothing_is_left_to_attack_where_all_is_misclassified() -> None:
+    model, x, labels = linear_task(count=6)
+    result = run_autoattack(model, x, (labels + 1) % 10, norm="Linf", eps=0.1)
+    assert set(result.broken_by) == {"clean"}
+    assert torch.equal(result.x_adv, x)
+    assert list(result.robust) == ["clean", *VERSIONS["standard"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.16), ("L2", 0.7)])
+def test_verdicts_on_the_whole_set_do_not_depend_on_the_batch_size(norm: Norm, eps: float) -> None:
+    model, (x, labels) = digits_model(), digits_test()
+    attacks = small_budget(norm, eps)
+    flags = [
+        run_autoattack(model, x, labels, norm=norm, eps=eps, attacks=attacks, batch_size=cap).robust
+        for cap in (7, 64, 360)
+    ]
+    for other in flags[1:]:
+        for name in attacks:
+            assert int((other[name] != flags[0][name]).sum()) <= 1
+
+
+@pytest.mark.slow
+def test_plus_runs_and_finds_no_less_than_standard() -> None:
+    model, (x, labels) = digits_model(), digits_test()
+    plus = run_autoattack(model, x[:30], labels[:30], norm="Linf", eps=0.16, version="plus")
+    standard = run_autoattack(model, x[:30], labels[:30], norm="Linf", eps=0.16)
+    assert list(plus.robust)[1:] == list(VERSIONS["plus"])
+    assert not plus.is_standard
+    assert int(plus.robust["fab-t"].sum()) <= int(standard.robust["square"].sum()) + 1
