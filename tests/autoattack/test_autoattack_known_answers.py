@@ -131,7 +131,7 @@ def test_the_projection_agrees_with_bisection_in_float64(norm: Norm) -> None:
     torch.testing.assert_close(single.double(), expected, atol=2e-5, rtol=0.0)
 
 
-@pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.05), ("L2", 0.4)])
+@pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.04), ("L2", 0.3)])
 def test_square_beats_random_points_of_the_sphere(norm: Norm, eps: float) -> None:
     model, x, labels = linear_task(count=60, shape=(1, 10, 10))
     found = Square(norm=norm, eps=eps, num_queries=500).search(model, x, labels, KeyedNoise(0, torch.arange(60)))
@@ -141,7 +141,7 @@ def test_square_beats_random_points_of_the_sphere(norm: Norm, eps: float) -> Non
         draw = torch.randn(x.shape, generator=generator)
         draw = draw.sign() if norm == "Linf" else draw / draw.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
         broken |= ~is_correct(model((x + eps * draw).clamp(0.0, 1.0)), labels)
-    assert int((found.margin <= 0).sum()) > int(broken.sum()) + 10
+    assert int((found.margin <= 0).sum()) > int(broken.sum()) + 8
 
 
 @pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.16), ("L2", 0.7)])

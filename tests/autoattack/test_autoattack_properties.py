@@ -19,7 +19,7 @@ def draw_attack(draw: st.DrawFn) -> Attack:
     kinds: list[Attack] = [
         APGD(norm=norm, eps=eps, num_steps=4, loss=loss, restarts=2),
         FAB(norm=norm, eps=eps, num_steps=4, targeted=draw(st.booleans()), restarts=2),
-        Square(norm=norm, eps=eps, num_queries=60),
+        Square(norm=norm, eps=eps, num_queries=54),
     ]
     return draw(st.sampled_from(kinds))
 
@@ -53,7 +53,7 @@ def check_inside(attack: Attack, x_adv: torch.Tensor, x: torch.Tensor) -> None:
     assert bool((size <= attack.eps + 1e-6).all())  # type: ignore[attr-defined]
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     attack=attacks,
     size=sizes,
@@ -72,7 +72,7 @@ def test_returned_images_are_inside_ball_and_box(
     assert torch.equal(x, kept)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(attack=attacks, size=sizes, classes=st.integers(2, 6), seed=st.integers(0, 99))
 def test_an_example_alone_gets_the_same_image(
     attack: Attack, size: tuple[int, int, int], classes: int, seed: int
@@ -86,7 +86,7 @@ def test_an_example_alone_gets_the_same_image(
         torch.testing.assert_close(alone, together[one], atol=1e-6, rtol=0.0)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(attack=attacks, seed=st.integers(0, 99), right=st.booleans())
 def test_a_batch_all_right_or_all_wrong_is_handled(attack: Attack, seed: int, right: bool) -> None:
     model, x, _ = task((1, 4, 4), 5, 3, seed, torch.float32)

@@ -89,7 +89,7 @@ def test_a_users_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     model = build_model("mynet:build", num_classes=4, in_channels=1)
     assert model(torch.rand(2, 1, 8, 8)).shape == (2, 4)
     check_model(build_model("mynet:bare", num_classes=10, in_channels=1), (1, 8, 8), 10, "mynet:bare")
-    with pytest.raises(UsageError, match="not an nn.Module"):
+    with pytest.raises(UsageError, match=r"not an nn\.Module"):
         build_model("mynet:wrong", num_classes=4, in_channels=1)
     with pytest.raises(UsageError, match="no function or class named 'absent'"):
         build_model("mynet:absent", num_classes=4, in_channels=1)

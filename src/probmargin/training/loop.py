@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from probmargin.core.noise import KeyedNoise, stream_key
-from probmargin.data.augment import augment, epoch_augmentation, epoch_order
+from probmargin.data.augment import epoch_augmentation, epoch_order
 from probmargin.data.dataset import ImageSet
 from probmargin.engine import checkpoints
 from probmargin.engine.devices import Precision
@@ -24,7 +23,7 @@ from probmargin.runs.run import Run
 from probmargin.training.network import Network
 from probmargin.training.progress import Reporter
 from probmargin.training.state import NUM_SUMS, TrainState
-from probmargin.training.step import Batch, summarise, train_step
+from probmargin.training.stepper import Stepper
 
 
 class TrainingStopped(RuntimeError):
@@ -87,10 +86,10 @@ class Trainer:
         self.train = train
         self.settings = settings
         self.reporter = reporter
-        self.network = Network(state.model, settings.precision)
+        network = Network(state.model, settings.precision)
+        self.stepper = Stepper(network, state, train, method.augment, settings.seed)
         self.num_batches = math.ceil(len(train) / method.batch_size)
         self._saved_at = time.monotonic()
-        self._noise_seed = settings.seed << 32 | stream_key("training attack")
 
     def fit(self) -> None:
         """Train to the end of the recipe; raises Interrupted when asked to stop, after saving."""
@@ -115,9 +114,9 @@ class Trainer:
         now = at_epoch(self.method, epoch)
         state.model.train()
         for batch, positions, draws in self._batches(epoch):
-            for group in state.optimizer.param_groups:
-                group["lr"] = self.method.lr_at(epoch, batch, self.num_batches)
-            images += self._step(now, epoch, positions, draws)
+            lr = self.method.lr_at(epoch, batch, self.num_batches)
+            self.stepper(now, epoch, lr, positions, draws)
+            images += len(positions)
             state.batch = batch + 1
             self.reporter.advance()
             if asked.is_set() and state.batch < self.num_batches:
@@ -138,19 +137,6 @@ class Trainer:
         for batch in range(self.state.batch, self.num_batches):
             positions = order[batch * self.method.batch_size : (batch + 1) * self.method.batch_size]
             yield batch, positions, draws[positions]
-
-    def _step(self, now: Method, epoch: int, positions: torch.Tensor, draws: torch.Tensor) -> int:
-        images = augment(
-            self.train.images[positions], draws, pad=self.method.augment.pad, padding=self.method.augment.padding
-        )
-        noise = KeyedNoise(seed=self._noise_seed, ids=self.train.index[positions], round=epoch)
-        batch = Batch(x=images.float() / 255.0, labels=self.train.labels[positions], noise=noise)
-        result = train_step(self.network, self.state.optimizer, now, batch)
-        assert self.state.sums is not None
-        self.state.sums += summarise(result, batch.labels)
-        if self.state.average:
-            self.state.average.update(self.state.model)
-        return len(positions)
 
     def _close_epoch(self, epoch: int, began: float, images: int) -> dict[str, Any]:
         """Write the epoch's line and, where due, the state."""

@@ -65,6 +65,11 @@ class TrainState:
                 buffers[names[id(parameter)]] = entry["momentum_buffer"]
         return buffers
 
+    def set_lr(self, lr: float) -> None:
+        """Use this learning rate from the next step on."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
     def forget_momentum(self) -> None:
         """Leave the optimizer as if it had taken no step."""
         self.optimizer.state.clear()

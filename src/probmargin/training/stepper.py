@@ -1,0 +1,45 @@
+"""From positions in the data set to one training step, operation by operation."""
+
+import torch
+
+from probmargin.core.noise import KeyedNoise, stream_key
+from probmargin.core.settings import Augment
+from probmargin.data.augment import augment
+from probmargin.data.dataset import ImageSet
+from probmargin.methods.method import Method
+from probmargin.training.network import Network
+from probmargin.training.state import TrainState
+from probmargin.training.step import Batch, StepResult, summarise, train_step
+
+
+class Stepper:
+    """Runs training steps on data that lives on the device; nothing in a step waits for the host."""
+
+    def __init__(self, network: Network, state: TrainState, train: ImageSet, settings: Augment, seed: int) -> None:
+        self.network = network
+        self.state = state
+        self.train = train
+        self.settings = settings
+        self._noise_seed = seed << 32 | stream_key("training attack")
+
+    def batch(self, positions: torch.Tensor, draws: torch.Tensor, epoch: torch.Tensor | int) -> Batch:
+        """The images at these positions, augmented, with the noise of this epoch."""
+        pixels = self.train.images[positions]
+        if self.settings.pad or self.settings.flip:
+            pixels = augment(pixels, draws, pad=self.settings.pad, padding=self.settings.padding)
+        noise = KeyedNoise(seed=self._noise_seed, ids=self.train.index[positions], round=epoch)
+        return Batch(x=pixels.float() / 255.0, labels=self.train.labels[positions], noise=noise)
+
+    def step(self, now: Method, batch: Batch) -> StepResult:
+        """Train on a batch, move the average, add to the epoch's sums."""
+        result = train_step(self.network, self.state.optimizer, now, batch)
+        assert self.state.sums is not None
+        self.state.sums += summarise(result, batch.labels)
+        if self.state.average:
+            self.state.average.update(self.state.model)
+        return result
+
+    def __call__(self, now: Method, epoch: int, lr: float, positions: torch.Tensor, draws: torch.Tensor) -> None:
+        """Take one step at a learning rate; `now` is the recipe as it is in this epoch."""
+        self.state.set_lr(lr)
+        self.step(now, self.batch(positions, draws, epoch))
