@@ -49,7 +49,7 @@ def judge(patch: Path) -> str:
         return "names no test"
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_tree(Path(folder) / "tree")
-        command = ["git", "apply", "-C1", "--directory", ".", str(patch)]
+        command = ["git", "apply", "-C1", str(patch)]
         applied = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
         if applied.returncode != 0:
             return f"does not apply: {applied.stderr.strip()}"

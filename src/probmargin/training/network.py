@@ -41,6 +41,9 @@ class Network:
         with frozen(self.model, mode) as call:
             yield self._in_precision(call)
 
+    def settle(self) -> None:
+        """Called after every step: a place to bring processes together."""
+
     def trainable(self) -> list[nn.Parameter]:
         """The parameters that are trained."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]

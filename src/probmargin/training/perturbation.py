@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from probmargin.core.settings import AWP, EMA
-from probmargin.core.types import Classifier
+from probmargin.core.types import Classifier, Reduce
 from probmargin.training.network import Network
 
 _TINY = 1e-20
@@ -25,12 +25,13 @@ def relative_ascent(weight: torch.Tensor, gradient: torch.Tensor, gamma: float) 
 
 @contextmanager
 def perturbed_weights(
-    network: Network, awp: AWP | None, loss_at: Callable[[Classifier], torch.Tensor]
+    network: Network, awp: AWP | None, loss_at: Callable[[Classifier], torch.Tensor], reduce: Reduce
 ) -> Iterator[None]:
     """Run the block at weights moved up the loss, and move them back by the same amount afterwards.
 
     Tensors of two or more dimensions move; biases and batch norm do not. The gradient is normalised directly: going
     through a proxy network's step, as released code does, loses digits. The extra pass leaves batch-norm buffers alone.
+    `reduce` sums a gradient over all processes, so that all move to the same weights.
     """
     if awp is None:
         yield
@@ -38,7 +39,7 @@ def perturbed_weights(
     moved = [parameter for parameter in network.trainable() if parameter.ndim >= 2]
     gradients = torch.autograd.grad(loss_at(network.clean_forward()), moved, allow_unused=True)
     moves = [
-        (parameter, relative_ascent(parameter.detach(), gradient, awp.gamma))
+        (parameter, relative_ascent(parameter.detach(), reduce(gradient), awp.gamma))
         for parameter, gradient in zip(moved, gradients, strict=True)
         if gradient is not None
     ]

@@ -1,5 +1,7 @@
 """Everything a run must remember to go on as if it had never stopped."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,7 @@ from probmargin.engine.checkpoints import Checkpoint, joined
 from probmargin.methods.method import Method
 from probmargin.training.perturbation import MovingAverage
 
-NUM_SUMS = 6
+NUM_SUMS = 8
 
 
 def make_optimizer(model: nn.Module, method: Method) -> torch.optim.SGD:
@@ -19,12 +21,15 @@ def make_optimizer(model: nn.Module, method: Method) -> torch.optim.SGD:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
         raise UsageError("the model has no parameter that can be trained: every one is frozen")
+    on_cuda = trained[0].is_cuda
     return torch.optim.SGD(
         trained,
-        lr=method.lr,
+        # A tensor, so that a captured step sees every change of the rate.
+        lr=torch.tensor(method.lr, device=trained[0].device) if on_cuda else method.lr,
         momentum=method.momentum,
         weight_decay=method.weight_decay,
         nesterov=method.nesterov,
+        fused=on_cuda,
     )
 
 
@@ -41,6 +46,12 @@ class TrainState:
     """Batches of that epoch behind us."""
     sums: torch.Tensor | None = None
     """What the epoch under way has added up."""
+    examples: torch.Tensor | None = None
+    """What each example did in the epoch under way; None where nobody asks."""
+    best: dict[str, Any] | None = None
+    """The best epoch on the held-out images so far."""
+    top_accuracy: float = 0.0
+    """The highest accuracy on an epoch's training batches so far."""
     seconds: float = 0.0
     """Time spent training, over all starts."""
     images: int = 0
@@ -68,19 +79,31 @@ class TrainState:
     def set_lr(self, lr: float) -> None:
         """Use this learning rate from the next step on."""
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
+
+    def fill_momentum(self) -> None:
+        """Give every parameter a momentum of zero where it has none: the next step is the same, and has its place."""
+        for parameter in self.optimizer.param_groups[0]["params"]:
+            entry = self.optimizer.state[parameter]
+            if entry.get("momentum_buffer") is None:
+                entry["momentum_buffer"] = torch.zeros_like(parameter)
 
     def forget_momentum(self) -> None:
-        """Leave the optimizer as if it had taken no step."""
-        self.optimizer.state.clear()
+        """Leave the optimizer as if it had taken no step; in place, where a captured step looks for it."""
+        for entry in self.optimizer.state.values():
+            entry["momentum_buffer"].zero_()
 
     def checkpoint(self, facts: dict[str, Any]) -> Checkpoint:
         """The state as tensors and plain facts."""
         average = {"ema": self.average.tensors} if self.average else {}
-        sums = {"sums": {"epoch": self.sums}} if self.sums is not None else {}
+        under_way = {"epoch": self.sums, "examples": self.examples} if self.batch else {}
+        sums = {"sums": {name: tensor for name, tensor in under_way.items() if tensor is not None}}
         tensors = joined(model=dict(self.model.state_dict()), momentum=self._momentum(), **average, **sums)
         place = {"epoch": self.epoch, "batch": self.batch, "seconds": self.seconds, "images": self.images}
-        return Checkpoint(tensors, {**facts, **place})
+        return Checkpoint(tensors, {**facts, **place, "best": self.best, "top_accuracy": self.top_accuracy})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Become the saved state."""
@@ -89,12 +112,47 @@ class TrainState:
         self.optimizer.state.clear()
         for name, buffer in checkpoint.part("momentum").items():
             parameter = parameters[name]
-            self.optimizer.state[parameter]["momentum_buffer"] = buffer.to(parameter.device).clone()
+            self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter).copy_(buffer)
         if self.average:
             for name, tensor in checkpoint.part("ema").items():
                 self.average.tensors[name].copy_(tensor)
         sums = checkpoint.part("sums").get("epoch")
         device = next(self.model.parameters()).device
         self.sums = None if sums is None else sums.to(device)
+        examples = checkpoint.part("sums").get("examples")
+        if self.examples is not None and examples is not None:
+            self.examples.copy_(examples)
+        self.best, self.top_accuracy = checkpoint.facts.get("best"), checkpoint.facts.get("top_accuracy", 0.0)
         self.epoch, self.batch = checkpoint.facts["epoch"], checkpoint.facts["batch"]
         self.seconds, self.images = checkpoint.facts["seconds"], checkpoint.facts["images"]
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Stand before the first batch of an epoch, with nothing added up."""
+        self.epoch = epoch
+        self.sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=next(self.model.parameters()).device)
+        if self.examples is not None:
+            self.examples.zero_()
+
+    def forget_sums(self) -> None:
+        """Leave what an epoch under way has added up to another process."""
+        for tensor in (self.sums, self.examples):
+            if tensor is not None:
+                tensor.zero_()
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Run the block with the moving average in the model's place, where the recipe keeps one."""
+        if self.average is None:
+            yield
+            return
+        own = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+        self._copy(self.average.tensors)
+        try:
+            yield
+        finally:
+            self._copy(own)
+
+    @torch.no_grad()
+    def _copy(self, tensors: dict[str, torch.Tensor]) -> None:
+        for name, tensor in self.model.state_dict().items():
+            tensor.copy_(tensors[name])

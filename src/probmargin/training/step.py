@@ -27,6 +27,8 @@ class Batch:
     x: Images
     labels: Labels
     noise: Noise
+    positions: torch.Tensor | None = None
+    """The examples' places in the training set."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,13 @@ class StepResult:
     """What a step tells the loop, on the device."""
 
     loss: torch.Tensor
-    """The batch loss, 0-d."""
+    """The loss of the global batch, 0-d."""
     weight: PerExample
     margin: PerExample
+    logits: Logits
+    """Of the loss pass: of the adversarial images where there are any."""
+    lps: PerExample | None
+    """Attack steps survived, where the attack recorded them."""
     correct_nat: torch.Tensor | None
     correct_adv: torch.Tensor | None
     x_adv: Images | None
@@ -127,15 +133,17 @@ def train_step(
         weight, margin = weigh(view, method, reduce)
         return batch_loss(view, method, weight, reduce), weight, margin, view
 
-    with perturbed_weights(network, method.awp, lambda forward: loss_at(forward)[0]):
+    with perturbed_weights(network, method.awp, lambda forward: loss_at(forward)[0], reduce):
         loss, weight, margin, view = loss_at(network.forward)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
     return StepResult(
-        loss=loss.detach(),
+        loss=reduce(loss.detach()),
         weight=weight,
         margin=margin,
+        logits=(view.nat() if view.logits_adv is None else view.logits_adv).detach(),
+        lps=None if view.trace is None else view.trace.count_correct(),
         correct_nat=_correct(view.logits_nat, batch.labels),
         correct_adv=_correct(view.logits_adv, batch.labels),
         x_adv=attacked.x_adv,
@@ -150,6 +158,7 @@ def summarise(result: StepResult, labels: Labels) -> torch.Tensor:
     """Sums of a batch, to be added up over an epoch without leaving the device."""
     count = torch.full_like(result.loss, float(len(labels)))
     nothing = torch.full_like(result.loss, torch.nan)
+    predicted = result.logits.argmax(dim=1).to(torch.float64)
     columns: Sequence[torch.Tensor] = (
         count,
         result.loss * count,
@@ -157,5 +166,7 @@ def summarise(result: StepResult, labels: Labels) -> torch.Tensor:
         nothing if result.correct_adv is None else result.correct_adv.sum().to(result.loss.dtype),
         result.weight.sum(),
         result.weight.square().sum(),
+        predicted.sum(),
+        predicted.square().sum(),
     )
     return torch.stack([column.to(torch.float64) for column in columns])

@@ -4,12 +4,14 @@ import torch
 
 from probmargin.core.noise import KeyedNoise, stream_key
 from probmargin.core.settings import Augment
+from probmargin.core.types import Reduce
 from probmargin.data.augment import augment
 from probmargin.data.dataset import ImageSet
 from probmargin.methods.method import Method
+from probmargin.training.examples import note_examples
 from probmargin.training.network import Network
 from probmargin.training.state import TrainState
-from probmargin.training.step import Batch, StepResult, summarise, train_step
+from probmargin.training.step import Batch, StepResult, alone, summarise, train_step
 
 
 class Stepper:
@@ -20,6 +22,7 @@ class Stepper:
         self.state = state
         self.train = train
         self.settings = settings
+        self.reduce: Reduce = alone
         self._noise_seed = seed << 32 | stream_key("training attack")
 
     def batch(self, positions: torch.Tensor, draws: torch.Tensor, epoch: torch.Tensor | int) -> Batch:
@@ -28,13 +31,17 @@ class Stepper:
         if self.settings.pad or self.settings.flip:
             pixels = augment(pixels, draws, pad=self.settings.pad, padding=self.settings.padding)
         noise = KeyedNoise(seed=self._noise_seed, ids=self.train.index[positions], round=epoch)
-        return Batch(x=pixels.float() / 255.0, labels=self.train.labels[positions], noise=noise)
+        x = pixels.float() / 255.0
+        return Batch(x=x, labels=self.train.labels[positions], noise=noise, positions=positions)
 
     def step(self, now: Method, batch: Batch) -> StepResult:
-        """Train on a batch, move the average, add to the epoch's sums."""
-        result = train_step(self.network, self.state.optimizer, now, batch)
+        """Train on a batch, move the average, add to the epoch's sums and to what its examples did."""
+        result = train_step(self.network, self.state.optimizer, now, batch, reduce=self.reduce)
+        self.network.settle()
         assert self.state.sums is not None
         self.state.sums += summarise(result, batch.labels)
+        if self.state.examples is not None and batch.positions is not None:
+            note_examples(self.state.examples, batch.positions, batch.labels, result)
         if self.state.average:
             self.state.average.update(self.state.model)
         return result

@@ -1,0 +1,181 @@
+"""Images a second of the plain loop and of the fast path, in one run.
+
+python -m benchmarks.training [--models resnet18] [--methods mail-trades] [--batch-size 128] [--seconds 10]
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import plain
+from probmargin.data.dataset import image_set
+from probmargin.engine.compile import CompileMode
+from probmargin.engine.devices import Precision, pick_device, set_precision
+from probmargin.engine.environment import commit, hardware, versions
+from probmargin.engine.files import write_json
+from probmargin.methods.plain import at_epoch
+from probmargin.methods.resolve import resolve
+from probmargin.models.build import build_model
+from probmargin.training.fast import FastNetwork, GraphStepper
+from probmargin.training.network import Network
+from probmargin.training.state import NUM_SUMS, TrainState
+from probmargin.training.stepper import Stepper
+
+PEAK_FLOPS = {"NVIDIA H200": 788e12}
+"""Measured bf16 matrix rate of a device, in operations a second."""
+
+
+def synthetic(count: int, side: int, channels: int, device: torch.device) -> Any:
+    """Random bytes: speed does not depend on what is in the pictures."""
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (count, channels, side, side), generator=draw, dtype=torch.uint8)
+    return image_set(images, torch.randint(10, (count,), generator=draw)).to(device)
+
+
+def rate(step: Callable[[], None], batch_size: int, seconds: float, device: torch.device) -> float:
+    """Images a second, after one step that is not counted."""
+    wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
+    step()
+    wait()
+    began, steps = time.perf_counter(), 0
+    while time.perf_counter() - began < seconds or steps < 2:
+        step()
+        steps += 1
+        if steps % 8 == 0:
+            wait()
+    wait()
+    return steps * batch_size / (time.perf_counter() - began)
+
+
+def plain_rate(method: str, name: str, data: Any, options: argparse.Namespace, device: torch.device) -> float:
+    """The plain loop's speed, under torch's own defaults for convolutions."""
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = True, False
+    torch.backends.cudnn.benchmark = False
+    model = build_model(name, num_classes=10, in_channels=data.images.shape[1], seed=0).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=3.5e-3)
+    batches = plain.loader(data.images.cpu(), data.labels.cpu(), options.batch_size, options.workers)
+
+    def step() -> None:
+        x, y = next(batches)
+        plain.step(method, model, optimizer, x.to(device), y.to(device))
+
+    return rate(step, options.batch_size, options.seconds, device)
+
+
+def fast_rate(
+    method: str, name: str, data: Any, options: argparse.Namespace, device: torch.device
+) -> tuple[float, float, float]:
+    """The fast path's speed, the seconds until its first step was done, and peak memory in GiB."""
+    precision: Precision = "bf16" if device.type == "cuda" else "fp32"
+    set_precision(precision)
+    torch.backends.cudnn.benchmark = True
+    recipe = resolve(method, model=name)
+    now = at_epoch(recipe, recipe.epochs - 1)
+    model = build_model(name, num_classes=10, in_channels=data.images.shape[1], seed=0).to(device).train()
+    state = TrainState.fresh(model, recipe)
+    state.sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=device)
+    stepper: Stepper
+    began = time.perf_counter()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        mode: CompileMode = options.compile
+        stepper = GraphStepper(FastNetwork(model, precision, mode), state, data, recipe.augment, 0)
+        stepper.prepare(options.batch_size)
+    else:
+        stepper = Stepper(Network(model, precision), state, data, recipe.augment, 0)
+    draw = torch.Generator().manual_seed(0)
+    positions = [torch.randint(len(data), (options.batch_size,), generator=draw).to(device) for _ in range(16)]
+    shifts = [torch.randint(9, (options.batch_size, 3), generator=draw).to(device) for _ in range(16)]
+    count = 0
+
+    def step() -> None:
+        nonlocal count
+        stepper(now, 99, 0.001, positions[count % 16], shifts[count % 16] % torch.tensor([9, 9, 2], device=device))
+        count += 1
+
+    step()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    ready = time.perf_counter() - began
+    speed = rate(step, options.batch_size, options.seconds, device)
+    memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
+    if not torch.isfinite(state.sums[1]):
+        raise SystemExit(f"{method} on {name}: the loss is not a number")
+    return speed, ready, memory
+
+
+def operations_an_image(method: str, name: str, data: Any) -> float:
+    """Floating-point operations of one image's training step, by counting one forward pass."""
+    model = build_model(name, num_classes=10, in_channels=data.images.shape[1]).eval()
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        model(torch.zeros(1, *data.images.shape[1:]))
+    attack = 2 * plain.NUM_STEPS + (1 if method == "mail-trades" else 0)
+    passes = {"at": 1, "awp": 2, "mail-trades": 2, "mart": 2}[method]
+    return float(counter.get_total_flops() * (attack + 3 * passes))
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, print a table, save a record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", default="resnet18,wrn-34-10")
+    parser.add_argument("--methods", default="at,mail-trades,mart,awp")
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--compile", default="default", choices=["default", "max-autotune", "off"])
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--side", type=int, default=32)
+    parser.add_argument("--device", default=None)
+    parser.add_argument("--no-plain", action="store_true")
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args(arguments)
+    device = pick_device(options.device)
+    data = synthetic(50_000 if device.type == "cuda" else 2_000, options.side, 3, device)
+    rows = []
+    header = f"{'model':<12}{'method':<14}{'plain':>8}{'fast':>9}{'ratio':>7}{'limit':>8}{'GiB':>7}{'ready s':>9}\n"
+    sys.stdout.write(header)
+    for name in options.models.split(","):
+        for method in options.methods.split(","):
+            slow = 0.0 if options.no_plain else plain_rate(method, name, data, options, device)
+            fast, ready, memory = fast_rate(method, name, data, options, device)
+            peak = PEAK_FLOPS.get(hardware(device))
+            share = fast * operations_an_image(method, name, data) / peak if peak else None
+            rows.append(
+                {
+                    "model": name,
+                    "method": method,
+                    "plain_images_per_second": round(slow, 1),
+                    "fast_images_per_second": round(fast, 1),
+                    "ratio": round(fast / slow, 2) if slow else None,
+                    "share_of_arithmetic_limit": share and round(share, 3),
+                    "peak_memory_gib": round(memory, 2),
+                    "seconds_to_first_step": round(ready, 1),
+                }
+            )
+            shown = f"{100 * share:.0f}%" if share else "-"
+            ratio = f"{fast / slow:.1f}" if slow else "-"
+            sys.stdout.write(
+                f"{name:<12}{method:<14}{slow:>8.0f}{fast:>9.0f}{ratio:>7}{shown:>8}{memory:>7.1f}{ready:>9.1f}\n"
+            )
+            sys.stdout.flush()
+    record = {
+        "id": "bench-training",
+        "batch_size": options.batch_size,
+        "compile": options.compile,
+        "hardware": hardware(device),
+        "versions": versions(),
+        "commit": commit(),
+        "rows": rows,
+    }
+    if options.out:
+        write_json(options.out, record)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,179 @@
+"""A network for attacks: batch norm folded into convolutions, weights cast once a training step."""
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from probmargin.core.types import Images, Logits
+
+
+class CannotFold(Exception):
+    """The model is not made of parts that fold; the message says which."""
+
+
+class FoldedConv(nn.Module):
+    """A convolution with the batch norm that follows it folded in, in the precision of the attack."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+    def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d | None, dtype: torch.dtype) -> None:
+        super().__init__()
+        if conv.padding_mode != "zeros" or isinstance(conv.padding, str):
+            raise CannotFold("a convolution pads with something else than zeros")
+        # Plain lists hide the sources from torch: they belong to the trained model.
+        self._source = [conv]
+        self._norm = [norm] if norm is not None else []
+        weight = torch.empty_like(conv.weight, dtype=dtype, memory_format=torch.channels_last)
+        self.register_buffer("weight", weight.detach())
+        self.register_buffer("bias", torch.zeros(conv.out_channels, dtype=dtype, device=conv.weight.device))
+        self._geometry = (conv.stride, conv.padding, conv.dilation, conv.groups)
+
+    def folded(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weight and bias at the trained model's present parameters."""
+        conv = self._source[0]
+        weight = conv.weight
+        bias = torch.zeros_like(weight[:, 0, 0, 0]) if conv.bias is None else conv.bias
+        for norm in self._norm:
+            scale, shift = scale_and_shift(norm)
+            weight, bias = weight * scale[:, None, None, None], bias * scale + shift
+        return weight, bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        stride, padding, dilation, groups = self._geometry
+        return F.conv2d(x, self.weight, self.bias, stride, padding, dilation, groups)
+
+
+class FoldedNorm(nn.Module):
+    """A batch norm in eval mode as one multiplication and one addition."""
+
+    scale: torch.Tensor
+    shift: torch.Tensor
+
+    def __init__(self, norm: nn.BatchNorm2d, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._norm = [norm]
+        device = scale_and_shift(norm)[0].device
+        self.register_buffer("scale", torch.zeros(norm.num_features, 1, 1, dtype=dtype, device=device))
+        self.register_buffer("shift", torch.zeros(norm.num_features, 1, 1, dtype=dtype, device=device))
+
+    def folded(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Scale and shift at the trained model's present parameters."""
+        scale, shift = scale_and_shift(self._norm[0])
+        return scale[:, None, None], shift[:, None, None]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale + self.shift
+
+
+class FloatLinear(nn.Module):
+    """A linear layer in float32, whatever comes in: the logits keep their digits."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self._source = [linear]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        linear = self._source[0]
+        bias = None if linear.bias is None else linear.bias.detach()
+        return F.linear(x.float(), linear.weight.detach(), bias)
+
+
+def scale_and_shift(norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a batch norm does in eval mode: x * scale + shift."""
+    if norm.running_mean is None or norm.running_var is None:
+        raise CannotFold("a batch norm keeps no running statistics")
+    scale = (norm.running_var + norm.eps).rsqrt()
+    if norm.weight is not None:
+        scale = scale * norm.weight
+    shift = -norm.running_mean * scale
+    return scale, shift if norm.bias is None else shift + norm.bias
+
+
+class FoldedNetwork(nn.Module):
+    """The eval-mode network over a trained model's parameters, refreshed when they have moved."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.body = _fold(model, dtype)
+        self._parts = [m for m in self.body.modules() if isinstance(m, FoldedConv | FoldedNorm)]
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Fold the trained model's present parameters and statistics."""
+        for part in self._parts:
+            first, second = part.folded()
+            if isinstance(part, FoldedConv):
+                part.weight.copy_(first)
+                part.bias.copy_(second)
+            else:
+                part.scale.copy_(first)
+                part.shift.copy_(second)
+
+    def forward(self, x: Images) -> Logits:
+        logits: Logits = self.body(x.to(self.dtype))
+        return logits.float()
+
+
+def _fold(model: nn.Module, dtype: torch.dtype) -> fx.GraphModule:
+    """Rewrite the model's graph: convolutions take in the batch norm behind them, linear layers stay in float32."""
+    try:
+        traced = fx.symbolic_trace(model)
+    except Exception as error:
+        raise CannotFold(f"the model's forward depends on its data ({type(error).__name__})") from None
+    modules = dict(traced.named_modules())
+    folded: set[fx.Node] = set()
+    for node in list(traced.graph.nodes):
+        if node.op == "get_attr" and isinstance(_attribute(traced, str(node.target)), nn.Parameter):
+            raise CannotFold(f"the model uses the parameter {node.target} outside a layer")
+        if node.op == "call_module" and node not in folded:
+            _replace(traced, node, _part(node, modules, folded, dtype))
+    traced.graph.eliminate_dead_code()
+    traced.delete_all_unused_submodules()
+    traced.recompile()
+    return traced
+
+
+def _part(node: fx.Node, modules: dict[str, nn.Module], folded: set[fx.Node], dtype: torch.dtype) -> nn.Module:
+    """What takes the place of a layer."""
+    module = modules[str(node.target)]
+    if isinstance(module, nn.Conv2d):
+        return FoldedConv(module, _norm_behind(node, modules, folded), dtype)
+    if isinstance(module, nn.Linear):
+        return FloatLinear(module)
+    if isinstance(module, nn.BatchNorm2d):
+        return FoldedNorm(module, dtype)
+    if isinstance(module, nn.Dropout):
+        return nn.Identity()
+    if any(True for _ in module.parameters()):
+        raise CannotFold(f"the model has a {type(module).__name__}")
+    return module
+
+
+def _attribute(root: nn.Module, path: str) -> object:
+    found: object = root
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def _norm_behind(node: fx.Node, modules: dict[str, nn.Module], folded: set[fx.Node]) -> nn.BatchNorm2d | None:
+    """The batch norm that alone uses a convolution's result; its node then hands the convolution's on."""
+    users = list(node.users)
+    if len(users) != 1 or users[0].op != "call_module":
+        return None
+    norm = modules[str(users[0].target)]
+    if not isinstance(norm, nn.BatchNorm2d):
+        return None
+    users[0].replace_all_uses_with(node)
+    users[0].graph.erase_node(users[0])
+    folded.add(users[0])
+    return norm
+
+
+def _replace(traced: fx.GraphModule, node: fx.Node, module: nn.Module) -> None:
+    """Put another module in a node's place; a module called twice gets one copy a call."""
+    name = f"folded_{node.name}"
+    traced.add_module(name, module)
+    node.target = name

@@ -1,0 +1,73 @@
+"""A network trained by several processes."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+from probmargin.core.errors import UsageError
+from probmargin.core.types import Images, Logits
+from probmargin.engine.devices import Precision
+from probmargin.engine.distributed import World
+from probmargin.training.network import Network
+
+
+def _sum_gradients(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Add gradients up: each process already holds its share of the global mean."""
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    assert work is not None
+    future: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
+    return future
+
+
+class DistributedNetwork(Network):
+    """Loss passes go through torch's DistributedDataParallel; attacks use the model itself.
+
+    Batch norm normalises with each process's own images, unless its layers are SyncBatchNorm. Its running statistics
+    are averaged over the processes after every step, so that all attack, evaluate and save one model.
+    """
+
+    def __init__(self, model: nn.Module, precision: Precision, world: World) -> None:
+        super().__init__(model, precision)
+        self.world = world
+        # Buffers are not broadcast: a second forward pass before the backward pass would find them changed.
+        self._wrapped = DistributedDataParallel(model, broadcast_buffers=False)
+        self._wrapped.register_comm_hook(None, _sum_gradients)
+        own = [m for m in model.modules() if isinstance(m, _BatchNorm) and not isinstance(m, nn.SyncBatchNorm)]
+        pairs = [(module.running_mean, module.running_var) for module in own]
+        self._statistics = [tensor for pair in pairs for tensor in pair if tensor is not None]
+
+    def forward(self, x: Images) -> Logits:
+        """Training-mode pass with gradient; moves batch-norm statistics."""
+        return self._in_precision(self._wrapped)(x)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Average the running statistics of batch norm."""
+        if not self._statistics:
+            return
+        mean = self.world.reduce(torch.cat([tensor.flatten() for tensor in self._statistics])) / self.world.size
+        parts = mean.split([tensor.numel() for tensor in self._statistics])
+        for tensor, part in zip(self._statistics, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+
+def with_sync_bn(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model with batch norm over the images of all processes."""
+    if device.type != "cuda":
+        raise UsageError("torch's SyncBatchNorm runs on CUDA alone; leave --sync-bn out")
+    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return converted
+
+
+def check_shares(num_examples: int, batch_size: int, world: World) -> None:
+    """Refuse a batch that leaves a process without an image."""
+    smallest = min(batch_size, num_examples % batch_size or batch_size)
+    if smallest < world.size:
+        raise UsageError(
+            f"the smallest batch of an epoch has {smallest} images for {world.size} processes; choose a --batch-size "
+            f"that leaves at least {world.size} of {num_examples}"
+        )

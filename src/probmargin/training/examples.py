@@ -1,0 +1,69 @@
+"""What each example did in an epoch: kept on the device while it runs, and in dynamics.npz where asked for."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from probmargin.core.losses import is_correct, probabilistic_margin
+from probmargin.core.types import Labels
+from probmargin.engine.files import written_aside
+from probmargin.training.step import StepResult
+
+ROWS = ("margin", "weight", "correct", "lps")
+"""Probabilistic margin and verdict of the loss pass, weight, and attack steps survived where they are counted."""
+
+Values = npt.NDArray[np.float32]
+
+
+def empty_examples(count: int, device: torch.device) -> torch.Tensor:
+    """Room for one epoch: float32, one row a quantity, one column an example."""
+    return torch.zeros(len(ROWS), count, device=device)
+
+
+def note_examples(examples: torch.Tensor, positions: torch.Tensor, labels: Labels, result: StepResult) -> None:
+    """Write a batch's values in place, without waiting for the host."""
+    margin = probabilistic_margin(result.logits, labels)
+    lps = torch.zeros_like(margin) if result.lps is None else result.lps
+    values = (margin, result.weight, is_correct(result.logits, labels), lps)
+    examples.index_copy_(1, positions, torch.stack([value.to(examples.dtype) for value in values]))
+
+
+class Dynamics:
+    """dynamics.npz: `index` (N,), `epochs` (E,), and (E, N) arrays margin, weight, correct and, where counted, lps."""
+
+    def __init__(self, path: Path, index: torch.Tensor) -> None:
+        self.path = path
+        self.index = index.cpu().numpy()
+        self.rows: dict[int, Values] = {}
+
+    def add(self, epoch: int, values: Values, *, has_lps: bool) -> None:
+        """Take in an epoch's values, one row of `values` for each of ROWS."""
+        kept = values.copy()
+        if not has_lps:
+            kept[ROWS.index("lps")] = np.nan
+        self.rows[epoch] = kept
+
+    def read(self, path: Path, before: int) -> None:
+        """Take over the epochs before one from a file, this run's own or another's."""
+        if not path.exists():
+            return
+        with np.load(path, allow_pickle=False) as file:
+            lps = file["lps"] if "lps" in file else np.full(file["margin"].shape, np.nan)
+            parts = [file["margin"], file["weight"], file["correct"], lps]
+            for row, epoch in enumerate(file["epochs"].tolist()):
+                if epoch < before:
+                    self.rows[epoch] = np.stack([part[row].astype(np.float32) for part in parts])
+
+    def write(self) -> None:
+        """Write all epochs so far, whole or not at all."""
+        if not self.rows:
+            return
+        epochs = sorted(self.rows)
+        margin, weight, correct, lps = np.stack([self.rows[epoch] for epoch in epochs], axis=1)
+        arrays = {"margin": margin, "weight": weight, "correct": correct > 0}
+        if not np.isnan(lps).all():
+            arrays["lps"] = lps
+        with written_aside(self.path) as aside, aside.open("wb") as file:
+            np.savez(file, index=self.index, epochs=np.array(epochs), **arrays)  # type: ignore[arg-type]

@@ -1,0 +1,129 @@
+"""The fast path on CUDA: a compiled network, and the whole step captured in one graph."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from probmargin.core.frozen import ModelMode
+from probmargin.core.types import Classifier, Images, Logits
+from probmargin.engine.compile import CompileMode, compiled, use_persistent_cache
+from probmargin.engine.devices import Precision
+from probmargin.engine.folding import CannotFold, FoldedNetwork
+from probmargin.engine.graphs import capture
+from probmargin.methods.method import Method
+from probmargin.training.network import Network
+from probmargin.training.step import Batch
+from probmargin.training.stepper import Stepper
+
+
+class FastNetwork(Network):
+    """Training and attack passes as two compiled callables over one set of parameters."""
+
+    def __init__(self, model: nn.Module, precision: Precision, mode: CompileMode = "default") -> None:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        super().__init__(model, precision)
+        use_persistent_cache()
+        self.note: str | None = None
+        self._forward = compiled(super().forward, mode)
+        self._attack_forward: Classifier | None = None
+        try:
+            self._folded = FoldedNetwork(model, torch.bfloat16 if precision == "bf16" else torch.float32)
+        except CannotFold as reason:
+            self.note = f"attacks run without folded batch norm: {reason}"
+        else:
+            self._attack_forward = compiled(self._folded, mode)
+            self._refresh = compiled(self._folded.refresh, mode)
+
+    def forward(self, x: Images) -> Logits:
+        """Training-mode pass with gradient; moves batch-norm statistics."""
+        logits: Logits = self._forward(x)
+        return logits
+
+    def clean_forward(self) -> Classifier:
+        """Training-mode pass with gradient that leaves the buffers alone."""
+
+        def forward(x: Images) -> Logits:
+            kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+            logits = self.forward(x)
+            with torch.no_grad():
+                for buffer, value in kept:
+                    buffer.copy_(value)
+            return logits
+
+        return forward
+
+    @contextmanager
+    def frozen(self, mode: ModelMode) -> Iterator[Classifier]:
+        """What attacks get: no gradient for parameters, no buffer moves."""
+        if mode == "eval" and self._attack_forward is not None:
+            self._refresh()
+            yield self._attack_forward
+        else:
+            with super().frozen(mode) as call:
+                yield call
+
+
+class GraphStepper(Stepper):
+    """Replays whole training steps; a short last batch goes operation by operation."""
+
+    def prepare(self, batch_size: int) -> None:
+        """Set up the tensors that a captured step reads and writes."""
+        device = self.train.images.device
+        self._plain = Network(self.state.model, self.network.precision)
+        self._positions = torch.zeros(batch_size, dtype=torch.int64, device=device)
+        self._draws = torch.zeros(batch_size, 3, dtype=torch.int64, device=device)
+        self._epoch = torch.zeros((), dtype=torch.int64, device=device)
+        self._sums: torch.Tensor | None = None
+        self._graph: tuple[str, torch.cuda.CUDAGraph] | None = None
+        self.state.fill_momentum()
+
+    def __call__(self, now: Method, epoch: int, lr: float, positions: torch.Tensor, draws: torch.Tensor) -> None:
+        """Take one step at a learning rate; `now` is the recipe as it is in this epoch."""
+        self._adopt_sums()
+        if len(positions) != len(self._positions):
+            self._step_plainly(now, epoch, lr, positions, draws)
+            return
+        self.state.set_lr(lr)
+        self._positions.copy_(positions)
+        self._draws.copy_(draws)
+        self._epoch.fill_(epoch)
+        key = now.hash()
+        if self._graph is None or self._graph[0] != key:
+            self._graph = None
+            self._graph = key, capture(lambda: self._work(now), self._touched())
+        self._graph[1].replay()
+
+    def _step_plainly(self, now: Method, epoch: int, lr: float, positions: torch.Tensor, draws: torch.Tensor) -> None:
+        """Another shape would have to be compiled: one batch an epoch does not pay for that."""
+        fast, self.network = self.network, self._plain
+        try:
+            super().__call__(now, epoch, lr, positions, draws)
+        finally:
+            self.network = fast
+
+    def batch(self, positions: torch.Tensor, draws: torch.Tensor, epoch: torch.Tensor | int) -> Batch:
+        """The images at these positions, channels last, as the convolutions want them."""
+        batch = super().batch(positions, draws, epoch)
+        return replace(batch, x=batch.x.contiguous(memory_format=torch.channels_last))
+
+    def _work(self, now: Method) -> None:
+        self.step(now, self.batch(self._positions, self._draws, self._epoch))
+
+    def _adopt_sums(self) -> None:
+        """Add up in one tensor for all epochs, since a graph knows tensors by their place in memory."""
+        assert self.state.sums is not None
+        if self._sums is None:
+            self._sums = self.state.sums
+        elif self.state.sums is not self._sums:
+            self._sums.copy_(self.state.sums)
+        self.state.sums = self._sums
+
+    def _touched(self) -> list[torch.Tensor]:
+        """Everything a step writes."""
+        assert self._sums is not None
+        average = list(self.state.average.tensors.values()) if self.state.average else []
+        momentum = [entry["momentum_buffer"] for entry in self.state.optimizer.state.values()]
+        return [*self.state.model.parameters(), *self.state.model.buffers(), *momentum, *average, self._sums]

@@ -1,0 +1,71 @@
+"""When to give a run up: what was saved before stays as it is."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from probmargin.core.errors import UsageError
+from probmargin.methods.method import Method
+
+
+class TrainingStopped(RuntimeError):
+    """Training cannot go on; what was saved before stays."""
+
+
+_STEP_READS = frozenset(
+    {"attack", "second_attack", "margin", "weight", "normalizer", "objective", "passes", "reduction", "awp"}
+)
+
+
+def check_phases(method: Method) -> None:
+    """Refuse a phase that sets what is fixed for a whole run: it would be ignored."""
+    for phase in method.phases:
+        for path in phase.set:
+            if path.partition(".")[0] not in _STEP_READS:
+                raise UsageError(f"a phase cannot change {path}: only {', '.join(sorted(_STEP_READS))} may change")
+
+
+def check_finite(epoch: int, loss_sum: float) -> None:
+    """Stop where a loss was not a number."""
+    if not math.isfinite(loss_sum):
+        raise TrainingStopped(f"the loss of epoch {epoch} is not a number; lower the learning rate (--set lr=...)")
+
+
+def check_weights(epoch: int, parameters: Sequence[torch.Tensor]) -> None:
+    """Stop before parameters that are not numbers are saved."""
+    with torch.no_grad():
+        norms = torch.stack([torch.linalg.vector_norm(parameter).float() for parameter in parameters])
+    if not bool(norms.isfinite().all()):
+        raise TrainingStopped(
+            f"a parameter is not a number after epoch {epoch}; lower the learning rate (--set lr=...)"
+        )
+
+
+def check_collapse(epoch: int, sums: Sequence[float], top_accuracy: float, chance: float) -> None:
+    """Stop where every weight was zero, or where a run that had learnt something predicts one class alone."""
+    count, weight, predicted, predicted_squared = sums[0], sums[4], sums[6], sums[7]
+    if weight == 0:
+        raise TrainingStopped(
+            f"every weight of epoch {epoch} is zero, so nothing is learnt; use --set normalizer=mean_one, or change "
+            "the weight's bias"
+        )
+    # Class numbers are whole, so these sums are exact: equal means without spread.
+    is_constant = predicted_squared * count == predicted**2
+    if is_constant and top_accuracy > chance:
+        raise TrainingStopped(
+            f"the run collapsed: in epoch {epoch} every prediction is class {predicted / count:.0f}, after an accuracy "
+            f"of {100 * top_accuracy:.1f}%; lower the learning rate (--set lr=...)"
+        )
+
+
+@contextmanager
+def out_of_memory_named(batch_size: int) -> Iterator[None]:
+    """Say which batch size to try where the device's memory ends."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        first = (str(error).splitlines() or [""])[0]
+        fix = f"half of it should fit: --batch-size {batch_size // 2}" if batch_size > 1 else "choose a smaller --model"
+        raise TrainingStopped(f"out of memory at batch size {batch_size}; {fix} ({first})") from None
