@@ -39,13 +39,15 @@ def loader(images: torch.Tensor, labels: torch.Tensor, batch_size: int, workers:
 
 
 def attack(model: nn.Module, x: torch.Tensor, y: torch.Tensor, divergence: bool) -> torch.Tensor:
-    """PGD whose backward pass fills the parameters' gradients too."""
+    """PGD whose backward pass fills the parameters' gradients too; kinder than scripts that redo p at every step."""
     model.eval()
+    with torch.no_grad():
+        p = F.softmax(model(x), 1)
     x_adv = x + 0.001 * torch.randn_like(x)
     for _ in range(NUM_STEPS):
         x_adv = x_adv.detach().requires_grad_()
         if divergence:
-            loss = F.kl_div(F.log_softmax(model(x_adv), 1), F.softmax(model(x), 1), reduction="sum")
+            loss = F.kl_div(F.log_softmax(model(x_adv), 1), p, reduction="sum")
         else:
             loss = F.cross_entropy(model(x_adv), y)
         loss.backward()

@@ -68,6 +68,10 @@ def plain_rate(method: str, name: str, data: Any, options: argparse.Namespace, d
     return rate(step, options.batch_size, options.seconds, device)
 
 
+def _refuse(text: str) -> None:
+    raise SystemExit(f"not the fast path: {text}")
+
+
 def fast_rate(
     method: str, name: str, data: Any, options: argparse.Namespace, device: torch.device
 ) -> tuple[float, float, float]:
@@ -87,6 +91,7 @@ def fast_rate(
         mode: CompileMode = options.compile
         stepper = GraphStepper(FastNetwork(model, precision, mode), state, data, recipe.augment, 0)
         stepper.prepare(options.batch_size)
+        stepper.say = _refuse
     else:
         stepper = Stepper(Network(model, precision), state, data, recipe.augment, 0)
     draw = torch.Generator().manual_seed(0)

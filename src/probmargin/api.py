@@ -242,13 +242,23 @@ def train(
     resume: bool = False,
     normalize: bool = False,
     checkpoint: str | Path | None = None,
+    fork: str | None = None,
     keep_epochs: Sequence[int] = (),
+    validation: int | None = None,
+    validation_every: int | None = None,
+    early_stopping: int | None = None,
+    monitor: str | None = None,
+    monitor_every: int = 5,
+    dynamics: bool = False,
+    label_noise: str | None = None,
+    sync_bn: bool = False,
     reporter: Reporter | None = None,
 ) -> Run:
     """Train a model by a method and return the run, with .path, .model, .recipe and .metrics.
 
     `data` is a name, a DataSet, or ((x, y), (x_test, y_test)) with images in [0, 1] or uint8; `model` a name,
-    package.module:factory, or an nn.Module from [0, 1] images to logits.
+    package.module:factory, or an nn.Module from [0, 1] images to logits. The other arguments are those of
+    `probmargin train`.
     """
     dataset = _data(data, data_dir, download)
     model_name = model if isinstance(model, str) else ""
@@ -270,7 +280,16 @@ def train(
         resume=resume,
         normalize=normalize,
         checkpoint=Path(checkpoint) if checkpoint else None,
+        fork=fork,
         keep_epochs=tuple(keep_epochs),
+        validation=validation,
+        validation_every=validation_every,
+        early_stopping=early_stopping,
+        monitor=monitor,
+        monitor_every=monitor_every,
+        dynamics=dynamics,
+        label_noise=label_noise,
+        sync_bn=sync_bn,
     )
     run, trained = run_training(recipe, dataset, request, reporter or Reporter(quiet=True))
     return Run(run.path, trained)

@@ -1,5 +1,6 @@
 """The command line: parses, calls, prints."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ from probmargin._version import __version__
 from probmargin.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from probmargin.data.dataset import DataSet
     from probmargin.methods.method import Method
 
 app = typer.Typer(
@@ -24,6 +26,11 @@ app = typer.Typer(
 
 def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
+
+
+def _is_first_process() -> bool:
+    """Under torchrun only one process speaks."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _version(asked: bool) -> None:
@@ -78,19 +85,42 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
     normalize: Annotated[bool, typer.Option("--normalize", help="mean and std of the data inside the model")] = False,
     checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="weights to start from")] = None,
+    fork: Annotated[str | None, typer.Option("--fork", help="RUN@EPOCH: start from another run's state")] = None,
     keep_epochs: Annotated[str, typer.Option("--keep-epochs", help="keep the states after these epochs: 70,76")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved recipe and stop")] = False,
+    validation: Annotated[
+        int | None, typer.Option("--validation", help="hold out N training images; keep the best state on them")
+    ] = None,
+    validation_every: Annotated[
+        int | None, typer.Option("--validation-every", help="epochs between two looks; each one after burn-in")
+    ] = None,
+    early_stopping: Annotated[
+        int | None, typer.Option("--early-stopping", help="stop after N looks without a better one")
+    ] = None,
+    monitor: Annotated[
+        str | None, typer.Option("--monitor", help="curves on test images, never for selection: pgd-20:1000,cw:1000")
+    ] = None,
+    monitor_every: Annotated[int, typer.Option("--monitor-every", help="epochs between two monitors")] = 5,
+    dynamics: Annotated[bool, typer.Option("--dynamics", help="margin, weight, LPS of each example and epoch")] = False,
+    label_noise: Annotated[
+        str | None, typer.Option("--label-noise", help="wrong training labels: symmetric:0.2")
+    ] = None,
+    sync_bn: Annotated[bool, typer.Option("--sync-bn", help="batch norm over all processes (CUDA)")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved recipe and a forecast")] = False,
 ) -> None:
     """Train a model."""
     from probmargin.api import load_data
     from probmargin.core.records import coerce
+    from probmargin.training.dry_run import dry_run as forecast_run
     from probmargin.training.progress import Reporter
     from probmargin.training.train import TrainRequest, train as run_training
 
-    dataset = None if dry_run else load_data(data, data_dir, download=download, image_size=image_size)
+    def load() -> "DataSet":
+        return load_data(data, data_dir, download=download, image_size=image_size)
+
     resolved = _resolve(method, recipe, preset, data, model, epochs, batch_size, settings)
-    if dataset is None:
+    if dry_run:
         _print_recipe(resolved)
+        _print(forecast_run(resolved, data=data, load=load, model=model, device=device))
         return
     request = TrainRequest(
         out=out,
@@ -101,11 +131,21 @@ def train(
         resume=resume,
         normalize=normalize,
         checkpoint=checkpoint,
+        fork=fork,
         keep_epochs=coerce(keep_epochs, tuple[int, ...], "--keep-epochs"),
+        validation=validation,
+        validation_every=validation_every,
+        early_stopping=early_stopping,
+        monitor=monitor,
+        monitor_every=monitor_every,
+        dynamics=dynamics,
+        label_noise=label_noise,
+        sync_bn=sync_bn,
     )
-    run, _ = run_training(resolved, dataset, request, Reporter())
-    _print(f"trained {resolved.method} on {data}: {run.path}")
-    _print(f"judge it with: probmargin evaluate {run.path}")
+    reporter = Reporter(quiet=not _is_first_process())
+    run, _ = run_training(resolved, load(), request, reporter)
+    reporter.say(f"trained {resolved.method} on {data}: {run.path}")
+    reporter.say(f"judge it with: probmargin evaluate {run.path}")
 
 
 def _resolve(
@@ -215,5 +255,7 @@ def _fail_or_raise(error: Exception) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    sys.stderr.write(f"probmargin: {message}\n")
+    # What the user can fix, or asked for, is the same in every process; anything else may be one process's own.
+    if code == 1 or _is_first_process():
+        sys.stderr.write(f"probmargin: {message}\n")
     sys.exit(code)

@@ -66,7 +66,8 @@ def test_help_is_quick() -> None:
 
 OPTIONS = {
     "train": "--out --method --data --data-dir --download --image-size --model --preset --epochs --batch-size --seed "
-    "--set --recipe --device --precision --resume --normalize --checkpoint --keep-epochs --dry-run --help",
+    "--set --recipe --device --precision --resume --normalize --checkpoint --fork --keep-epochs --validation "
+    "--validation-every --early-stopping --monitor --monitor-every --dynamics --label-noise --sync-bn --dry-run --help",
     "evaluate": "--attacks --model --checkpoint --data --data-dir --num-examples --norm --eps --protocol --seed "
     "--device --batch-size --help",
     "demo": "--out --seed --help",
@@ -126,6 +127,8 @@ def test_dry_run_prints_the_recipe_and_touches_nothing(program: Program, tmp_pat
     assert result.code == 0
     plain = json.loads(result.out[: result.out.index("recipe hash")])
     assert plain["attack"]["eps"] == pytest.approx(4 / 255)
+    assert "100 epochs of 391 steps" in result.out
+    assert "images on cpu, scaled to 128)" in result.out
     assert list(tmp_path.iterdir()) == []
 
 

@@ -55,16 +55,13 @@ def test_verdicts_do_not_depend_on_the_batch_size(batch_size: int) -> None:
 
 
 def test_the_model_is_judged_in_eval_mode_and_given_back_as_it_was() -> None:
-    x, labels = images(3, 40, size=8)
+    x, labels = images(3, 6, size=8)
     model = tiny_net(3).train()
-    model(x)  # moves the running statistics, so that eval mode differs from batch statistics
-    with torch.no_grad():
-        by_hand = (model.eval()(x).argmax(1) == labels).tolist()
-        in_training_mode = (tiny_net(3).train()(x).argmax(1) == labels).tolist()
-    assert by_hand != in_training_mode
-    result = pm.evaluate(model.train(), (x, labels), ["nat", "pgd-5"])
+    modes = set()
+    model.bn.register_forward_hook(lambda module, inputs, output: modes.add(module.training))
+    pm.evaluate(model, (x, labels), ["nat", "pgd-5"])
+    assert modes == {False}
     assert model.training
-    assert result["nat"]["correct"] == "".join("1" if right else "0" for right in by_hand)
 
 
 def test_a_larger_ball_is_never_safer() -> None:

@@ -1,7 +1,6 @@
 """The loop end to end, on data so small that it takes a second."""
 
 import json
-import os
 import signal
 import threading
 from dataclasses import replace
@@ -12,33 +11,16 @@ import torch
 from blobs import blobs
 from strategies import tiny_net
 from torch import nn
+from training_runs import SMALL, StopAfter, fit, recipe, same
 
 from probmargin import api as pm
 from probmargin.core.errors import UsageError
-from probmargin.methods.method import Method, Phase
+from probmargin.methods.method import Phase
 from probmargin.methods.resolve import METHODS, resolve
 from probmargin.runs.run import open_run
 from probmargin.training.loop import Interrupted, TrainingStopped
 from probmargin.training.progress import Reporter
 from probmargin.training.train import TrainRequest, train
-
-SMALL = {"attack.eps": 0.1, "attack.step_size": 0.025, "lr": 0.2, "augment.pad": 0, "augment.flip": False}
-
-
-def recipe(name: str = "mail-at", epochs: int = 6, **changes: object) -> Method:
-    settings = SMALL if name != "standard" else {k: v for k, v in SMALL.items() if "attack" not in k}
-    method = resolve(name, epochs=epochs, batch_size=16, settings=settings)
-    return replace(method, **changes)  # type: ignore[arg-type]
-
-
-def fit(out: Path, method: Method, **request: object) -> tuple[dict[str, torch.Tensor], Path]:
-    settings = {"model": "small-cnn", "save_seconds": 0.0, "device": "cpu", **request}
-    run, model = train(method, blobs(), TrainRequest(out=out, **settings), Reporter(quiet=True))  # type: ignore[arg-type]
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}, run.path
-
-
-def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
 class Linear(nn.Module):
@@ -101,24 +83,6 @@ def test_metrics_say_what_the_batches_did(tmp_path: Path) -> None:
     assert all(0 <= row["robust_accuracy"] <= 1 for row in rows)
     _, path = fit(tmp_path / "standard", recipe("standard"))
     assert all(row["robust_accuracy"] is None for row in open_run(path).metrics)
-
-
-class StopAfter(Reporter):
-    """Sends a signal to this process after some steps, as a user or a scheduler would."""
-
-    def __init__(self, steps: int, number: signal.Signals = signal.SIGINT) -> None:
-        super().__init__(quiet=True)
-        self.left = steps
-        self.number = number
-        self.said: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-    def advance(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            os.kill(os.getpid(), self.number)
 
 
 STATEFUL = {

@@ -81,9 +81,8 @@ def _pyramid(height: int, width: int) -> torch.Tensor:
     return total / total.square().sum().sqrt().clamp(min=_TINY)
 
 
-@functools.lru_cache(maxsize=64)
 def patch(side: int) -> torch.Tensor:
-    """Energy of both signs in the two halves of a square, of norm 1, beside its transpose: (2, side, side); read only.
+    """Energy of both signs in the two halves of a square, of norm 1, beside its transpose: (2, side, side).
 
     >>> patch(1).tolist()
     [[[-1.0]], [[-1.0]]]
@@ -94,11 +93,17 @@ def patch(side: int) -> torch.Tensor:
     return torch.stack([both, both.T])
 
 
+@functools.lru_cache(maxsize=64)
+def _patch_like(side: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """The patch where it is needed, kept so that a search does not upload it at every step."""
+    return patch(side).to(device, dtype)
+
+
 def _place(row: torch.Tensor, column: torch.Tensor, turned: torch.Tensor, x: Images, side: int) -> torch.Tensor:
     """The patch at each row's window, zero elsewhere, (R, 1, H, W)."""
     down = (torch.arange(x.shape[2], device=x.device) - row[:, None]).clamp(0, side - 1)
     across = (torch.arange(x.shape[3], device=x.device) - column[:, None]).clamp(0, side - 1)
-    shapes = patch(side).to(x.device, x.dtype)
+    shapes = _patch_like(side, x.device, x.dtype)
     placed = shapes[turned[:, None, None], down[:, :, None], across[:, None, :]][:, None]
     return placed * _inside(row, column, side, x)
 
@@ -114,8 +119,8 @@ def on_sphere(x: Images, delta: torch.Tensor, eps: float) -> Images:
 
 def propose_l2(x: Images, x_best: Images, draws: torch.Tensor, side: int, eps: float) -> Images:
     """Move the energy of a second window into a patch at the first; draws are two windows, turn, signs."""
-    free = torch.tensor([x.shape[2] - side, x.shape[3] - side] * 2, device=x.device)
-    row, column, other_row, other_column = (draws[:, :4] * free).long().unbind(dim=1)
+    row, other_row = (_offsets(draws[:, k], x.shape[2] - side) for k in (0, 2))
+    column, other_column = (_offsets(draws[:, k], x.shape[3] - side) for k in (1, 3))
     signs = torch.where(draws[:, 5:, None, None] > 0.5, 1.0, -1.0).to(x.dtype)
     first, second = _inside(row, column, side, x), _inside(other_row, other_column, side, x)
     delta = x_best - x
@@ -139,6 +144,6 @@ def tile_grid(height: int, width: int) -> tuple[int, list[tuple[int, int]]]:
 def add_tile(delta: torch.Tensor, corner: tuple[int, int], turn: torch.Tensor, signs: torch.Tensor, side: int) -> None:
     """Add the patch at a tile in place, with a turn an image (R, 1) and a sign an image and channel (R, C)."""
     place = delta[:, :, corner[0] : corner[0] + side, corner[1] : corner[1] + side]
-    shapes = patch(side).to(delta.device, delta.dtype)[(turn[:, 0] > 0.5).long()]
+    shapes = _patch_like(side, delta.device, delta.dtype)[(turn[:, 0] > 0.5).long()]
     ups = torch.where(signs > 0.5, 1.0, -1.0).to(delta.dtype)
     place += shapes[:, None, : place.shape[2], : place.shape[3]] * ups[:, :, None, None]

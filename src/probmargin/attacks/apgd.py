@@ -157,7 +157,15 @@ class APGD(Attack):
             return labels[None, :]
         return target_classes(logits_without_gradient(model, x), labels, self.num_targets)
 
+    def vanishing(self, model: Classifier, x: Images, labels: Labels, noise: Noise) -> torch.Tensor:
+        """True where the gradient is zero at the start point of the first target, which stops the search there."""
+        rows = Rows.of(x, labels, self.targets(model, x, labels)[:1])
+        start = start_point(x, self.norm, self.eps, self.draw(x, noise, 0, 0))
+        _, _, gradient = self.evaluate(model, start, rows)
+        return gradient.flatten(1).abs().amax(dim=1) == 0
+
     def draw(self, x: Images, noise: Noise, rank: int, restart: int) -> torch.Tensor:
+        """The random direction of a start point."""
         shape, stream = tuple(x.shape[1:]), f"apgd/{self.loss}"
         if self.norm == "Linf":
             return 2.0 * noise.uniform(shape, stream=stream, target=rank, step=restart).to(x.dtype) - 1.0
@@ -195,7 +203,8 @@ class APGD(Attack):
             broken=wrong,
             safely=logit_margin(logits, rows.labels) < -_SAFE_BREAK,
         )
-        ended, here = state.take(torch.arange(len(start))), torch.arange(len(start), device=start.device)
+        here = torch.arange(len(start), device=start.device)
+        ended = state.take(here)
         windows = check_windows(self.num_steps)
         for iteration in range(self.num_steps):
             self._iterate(model, rows, state, 1.0 if iteration == 0 else 0.75)

@@ -7,6 +7,7 @@ import torch
 
 from probmargin.core.batch import AttackResult, TraceLevel
 from probmargin.core.frozen import ModelMode, frozen
+from probmargin.core.fusing import fusable
 from probmargin.core.losses import KLDirection, cross_entropy, cw_loss, directed_kl
 from probmargin.core.noise import Noise, fresh_noise
 from probmargin.core.registry import Registry
@@ -45,6 +46,7 @@ class Attack(ABC):
 ATTACKS: Registry[Attack] = Registry("attack", "probmargin.attacks")
 
 
+@fusable
 def attack_loss(
     loss: AttackLoss, logits: Logits, labels: Labels, reference: Logits | None, direction: KLDirection
 ) -> PerExample:

@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 
 from probmargin.core.errors import UsageError
+from probmargin.core.fusing import fusable
 from probmargin.core.noise import Noise
 from probmargin.core.types import Images
 
@@ -44,6 +45,12 @@ def project(x_adv: Images, x: Images, norm: Norm, eps: float) -> Images:
 def steepest(gradient: torch.Tensor, norm: Norm) -> torch.Tensor:
     """The direction of fastest ascent of unit size: the sign for L-inf (sign 0 = 0), the unit vector for L2."""
     return gradient.sign() if norm == "Linf" else gradient / (norm_l2(gradient) + _TINY)
+
+
+@fusable
+def ascend(x_adv: Images, gradient: torch.Tensor, x: Images, norm: Norm, eps: float, step_size: float) -> Images:
+    """One step of steepest ascent, projected."""
+    return project(x_adv + step_size * steepest(gradient, norm), x, norm, eps)
 
 
 def random_start(x: Images, start: Start, norm: Norm, eps: float, noise: Noise) -> Images:

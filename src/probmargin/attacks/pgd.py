@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from probmargin.attacks.attack import ATTACKS, Attack, AttackLoss, attack_loss, logits_without_gradient
-from probmargin.attacks.balls import Norm, Start, check_eps, project, random_start, steepest
+from probmargin.attacks.balls import Norm, Start, ascend, check_eps, project, random_start, steepest
 from probmargin.core.batch import AttackResult, AttackTrace, TraceLevel
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import ModelMode
@@ -104,10 +104,7 @@ class _Settings:
                 loss = attack_loss(self.loss, logits, labels, reference, self.kl_direction)
                 (gradient,) = torch.autograd.grad(loss.sum(), x_adv)
             recorder.add(logits, loss, labels)
-            move = self.step_size * steepest(gradient, self.norm)
-            if step_noise:
-                move = move + step_noise * noise.normal(tuple(x.shape[1:]), stream="step", step=step).to(x.dtype)
-            moved = project(x_adv.detach() + move, x, self.norm, self.eps)
+            moved = self._move(x_adv.detach(), gradient, x, noise, step, step_noise)
             if tau is None:
                 x_adv = moved
             else:
@@ -120,6 +117,16 @@ class _Settings:
         return AttackResult(
             x_adv=project(x_adv.detach(), x, self.norm, self.eps), trace=recorder.trace(reference, labels)
         )
+
+    def _move(
+        self, x_adv: Images, gradient: torch.Tensor, x: Images, noise: Noise, step: int, step_noise: float
+    ) -> Images:
+        """One projected step, with FAT's noise where it is asked for."""
+        if not step_noise:
+            return ascend(x_adv, gradient, x, self.norm, self.eps, self.step_size)
+        jitter = step_noise * noise.normal(tuple(x.shape[1:]), stream="step", step=step).to(x.dtype)
+        move = self.step_size * steepest(gradient, self.norm) + jitter
+        return project(x_adv + move, x, self.norm, self.eps)
 
 
 @ATTACKS.register(

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from probmargin.core.fusing import fusable
+
 _MASK = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B9
 
@@ -44,6 +46,26 @@ def stream_key(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
 
 
+@fusable
+def _bits(ids: torch.Tensor, words: tuple[torch.Tensor | int, ...], column: torch.Tensor) -> torch.Tensor:
+    """32 random bits for each example and position; `words` are the seed's halves and the rest of the key."""
+    low, high, *rest = words
+    rows = _mix((ids & _MASK) ^ low)
+    rows = _mix(rows ^ _mix((ids >> 32) & _MASK ^ high ^ _GOLDEN))
+    for part in rest:
+        rows = _mix((rows * 3 + part) & _MASK ^ _GOLDEN)
+    column = _mix((column * _GOLDEN) & _MASK)
+    # Two rounds, keyed by two numbers, so that equal sums of row and column do not repeat.
+    other = _mix(rows ^ 0x85EBCA6B)
+    return _mix((_mix(rows[:, None] ^ column[None, :]) + other[:, None]) & _MASK)
+
+
+@fusable
+def _normal(radius: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+    """Two uniform draws into one normal draw, by the Box-Muller transform."""
+    return (-2.0 * (1.0 - radius).log()).sqrt() * (2.0 * math.pi * angle).cos()
+
+
 @dataclass(frozen=True)
 class KeyedNoise(Noise):
     """Counter-based noise: `ids` names the examples, `round` the training step or evaluation pass.
@@ -61,28 +83,18 @@ class KeyedNoise(Noise):
     round: torch.Tensor | int = 0
     """Changes between uses of the same example, such as the training step; a 0-d tensor where it is captured."""
 
-    def _bits(self, shape: tuple[int, ...], key: int, target: int, step: int) -> torch.Tensor:
-        low, high = self.seed & _MASK, (self.seed >> 32) & _MASK
-        rows = _mix((self.ids & _MASK) ^ low)
-        rows = _mix(rows ^ _mix((self.ids >> 32) & _MASK ^ high ^ _GOLDEN))
-        for part in (key, self.round, target, step):
-            rows = _mix((rows * 3 + part) & _MASK ^ _GOLDEN)
-        count = math.prod(shape)
-        column = _mix((torch.arange(count, device=self.ids.device) * _GOLDEN) & _MASK)
-        # Two rounds, keyed by two numbers, so that equal sums of row and column do not repeat.
-        other = _mix(rows ^ 0x85EBCA6B)
-        bits = _mix((_mix(rows[:, None] ^ column[None, :]) + other[:, None]) & _MASK)
-        return bits.reshape(len(self.ids), *shape)
-
     def uniform(self, shape: tuple[int, ...], *, stream: str, target: int = 0, step: int = 0) -> torch.Tensor:
         """Draw with 24 random bits each, so that 1 is never reached in float32."""
-        return (self._bits(shape, stream_key(stream), target, step) >> 8).float() * 2.0**-24
+        words = (self.seed & _MASK, (self.seed >> 32) & _MASK, stream_key(stream), self.round, target, step)
+        # Made outside the fused function: compilers take a range for 32-bit indices, which these products overflow.
+        column = torch.arange(math.prod(shape), device=self.ids.device)
+        bits = _bits(self.ids, words, column)
+        return ((bits >> 8).float() * 2.0**-24).reshape(len(self.ids), *shape)
 
     def normal(self, shape: tuple[int, ...], *, stream: str, target: int = 0, step: int = 0) -> torch.Tensor:
-        """Draw by the Box-Muller transform of two uniform draws."""
-        radius = 1.0 - self.uniform(shape, stream=stream + "/radius", target=target, step=step)
-        angle = self.uniform(shape, stream=stream + "/angle", target=target, step=step)
-        return (-2.0 * radius.log()).sqrt() * (2.0 * math.pi * angle).cos()
+        """Draw from two uniform draws."""
+        radius = self.uniform(shape, stream=stream + "/radius", target=target, step=step)
+        return _normal(radius, self.uniform(shape, stream=stream + "/angle", target=target, step=step))
 
     def take(self, positions: torch.Tensor) -> "KeyedNoise":
         """Return the noise of these rows; the numbers they get do not change."""

@@ -93,6 +93,8 @@ def local_device(device: torch.device, world: World) -> torch.device:
         return device
     number = int(os.environ.get("LOCAL_RANK", "0"))
     if number >= torch.cuda.device_count():
-        raise UsageError(f"process {number} has no GPU: start at most {torch.cuda.device_count()} with --nproc-per-node")
+        raise UsageError(
+            f"process {number} has no GPU: start at most {torch.cuda.device_count()} with --nproc-per-node"
+        )
     torch.cuda.set_device(number)
     return torch.device("cuda", number)

@@ -24,6 +24,8 @@ class FoldedConv(nn.Module):
         # Plain lists hide the sources from torch: they belong to the trained model.
         self._source = [conv]
         self._norm = [norm] if norm is not None else []
+        if norm is not None:
+            scale_and_shift(norm)
         weight = torch.empty_like(conv.weight, dtype=dtype, memory_format=torch.channels_last)
         self.register_buffer("weight", weight.detach())
         self.register_buffer("bias", torch.zeros(conv.out_channels, dtype=dtype, device=conv.weight.device))

@@ -12,7 +12,8 @@ def capture(work: Callable[[], None], touched: Sequence[torch.Tensor]) -> torch.
 
     The work runs a few times first, which compiles what is to be compiled and lets libraries choose their kernels.
     """
-    kept = [tensor.clone() for tensor in touched]
+    # Detached: a clone with a history would keep autograd's nodes alive on a stream outside the capture.
+    kept = [tensor.detach().clone() for tensor in touched]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -8,8 +8,7 @@ from types import FrameType
 import torch
 from torch import nn
 
-from probmargin.attacks._rows import Rows
-from probmargin.attacks.apgd import APGD, start_point
+from probmargin.attacks.apgd import APGD
 from probmargin.core.errors import UsageError
 from probmargin.core.losses import is_correct
 from probmargin.core.noise import KeyedNoise
@@ -113,10 +112,7 @@ def inner_gradient_warning(call: Classifier, x: Images) -> list[str]:
 def zero_gradient_warning(call: Classifier, x: Images, labels: Labels, attack: APGD) -> list[str]:
     """Images whose gradient of the attack's loss vanishes at a random point of the ball's surface."""
     noise = KeyedNoise(seed=0, ids=torch.arange(len(x), device=x.device))
-    rows = Rows.of(x, labels, attack.targets(call, x, labels)[:1])
-    start = start_point(x, attack.norm, attack.eps, attack.draw(x, noise, 0, 0))
-    _, _, gradient = attack.evaluate(call, start, rows)
-    count = int((gradient.flatten(1).abs().amax(dim=1) == 0).sum())
+    count = int(attack.vanishing(call, x, labels, noise).sum())
     if count == 0:
         return []
     return [f"{count} of {len(x)} images have a zero {attack.loss} gradient at the start: gradients may be masked"]

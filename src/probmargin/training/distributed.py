@@ -15,7 +15,10 @@ from probmargin.engine.distributed import World
 from probmargin.training.network import Network
 
 
-def _sum_gradients(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _sum_gradients(
+    state: Any,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
     """Add gradients up: each process already holds its share of the global mean."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     assert work is not None
@@ -33,8 +36,10 @@ class DistributedNetwork(Network):
     def __init__(self, model: nn.Module, precision: Precision, world: World) -> None:
         super().__init__(model, precision)
         self.world = world
-        # Buffers are not broadcast: a second forward pass before the backward pass would find them changed.
-        self._wrapped = DistributedDataParallel(model, broadcast_buffers=False)
+        self._wrapped = DistributedDataParallel(model)
+        # Buffers are not broadcast: a second forward pass before the backward pass would find them changed. The
+        # constructor's own argument for this has another name from torch 2.13 on.
+        self._wrapped.require_forward_param_sync = False
         self._wrapped.register_comm_hook(None, _sum_gradients)
         own = [m for m in model.modules() if isinstance(m, _BatchNorm) and not isinstance(m, nn.SyncBatchNorm)]
         pairs = [(module.running_mean, module.running_var) for module in own]

@@ -66,4 +66,4 @@ class Dynamics:
         if not np.isnan(lps).all():
             arrays["lps"] = lps
         with written_aside(self.path) as aside, aside.open("wb") as file:
-            np.savez(file, index=self.index, epochs=np.array(epochs), **arrays)  # type: ignore[arg-type]
+            np.savez(file, index=self.index, epochs=np.array(epochs), **arrays)

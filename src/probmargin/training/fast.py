@@ -8,13 +8,16 @@ import torch
 from torch import nn
 
 from probmargin.core.frozen import ModelMode
+from probmargin.core.fusing import fused
 from probmargin.core.types import Classifier, Images, Logits
+from probmargin.data.dataset import ImageSet
 from probmargin.engine.compile import CompileMode, compiled, use_persistent_cache
 from probmargin.engine.devices import Precision
 from probmargin.engine.folding import CannotFold, FoldedNetwork
 from probmargin.engine.graphs import capture
 from probmargin.methods.method import Method
 from probmargin.training.network import Network
+from probmargin.training.state import TrainState
 from probmargin.training.step import Batch
 from probmargin.training.stepper import Stepper
 
@@ -48,9 +51,9 @@ class FastNetwork(Network):
         def forward(x: Images) -> Logits:
             kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
             logits = self.forward(x)
-            with torch.no_grad():
-                for buffer, value in kept:
-                    buffer.copy_(value)
+            for buffer, value in kept:
+                # Through .data: the backward pass of batch norm in training mode does not read what this puts back.
+                buffer.data.copy_(value)
             return logits
 
         return forward
@@ -78,23 +81,40 @@ class GraphStepper(Stepper):
         self._epoch = torch.zeros((), dtype=torch.int64, device=device)
         self._sums: torch.Tensor | None = None
         self._graph: tuple[str, torch.cuda.CUDAGraph] | None = None
+        self._is_broken = False
         self.state.fill_momentum()
 
     def __call__(self, now: Method, epoch: int, lr: float, positions: torch.Tensor, draws: torch.Tensor) -> None:
         """Take one step at a learning rate; `now` is the recipe as it is in this epoch."""
         self._adopt_sums()
-        if len(positions) != len(self._positions):
+        if self._is_broken or len(positions) != len(self._positions):
             self._step_plainly(now, epoch, lr, positions, draws)
             return
         self.state.set_lr(lr)
         self._positions.copy_(positions)
         self._draws.copy_(draws)
         self._epoch.fill_(epoch)
+        graph = self._graph_of(now)
+        if graph is None:
+            self._step_plainly(now, epoch, lr, positions, draws)
+        else:
+            graph.replay()
+
+    def _graph_of(self, now: Method) -> torch.cuda.CUDAGraph | None:
+        """The captured step of a recipe; None, once said why, where it cannot be captured."""
         key = now.hash()
         if self._graph is None or self._graph[0] != key:
             self._graph = None
-            self._graph = key, capture(lambda: self._work(now), self._touched())
-        self._graph[1].replay()
+            try:
+                self._graph = key, capture(lambda: self._work(now), self._touched())
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except Exception as error:
+                self._is_broken = True
+                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                self.say(f"the fast path is off, steps run operation by operation: {reason}")
+                return None
+        return self._graph[1]
 
     def _step_plainly(self, now: Method, epoch: int, lr: float, positions: torch.Tensor, draws: torch.Tensor) -> None:
         """Another shape would have to be compiled: one batch an epoch does not pay for that."""
@@ -110,7 +130,8 @@ class GraphStepper(Stepper):
         return replace(batch, x=batch.x.contiguous(memory_format=torch.channels_last))
 
     def _work(self, now: Method) -> None:
-        self.step(now, self.batch(self._positions, self._draws, self._epoch))
+        with fused():
+            self.step(now, self.batch(self._positions, self._draws, self._epoch))
 
     def _adopt_sums(self) -> None:
         """Add up in one tensor for all epochs, since a graph knows tensors by their place in memory."""
@@ -126,4 +147,16 @@ class GraphStepper(Stepper):
         assert self._sums is not None
         average = list(self.state.average.tensors.values()) if self.state.average else []
         momentum = [entry["momentum_buffer"] for entry in self.state.optimizer.state.values()]
-        return [*self.state.model.parameters(), *self.state.model.buffers(), *momentum, *average, self._sums]
+        examples = [] if self.state.examples is None else [self.state.examples]
+        model = self.state.model
+        return [*model.parameters(), *model.buffers(), *momentum, *average, *examples, self._sums]
+
+
+def fast_stepper(
+    state: TrainState, train: ImageSet, method: Method, seed: int, *, precision: Precision, mode: CompileMode
+) -> GraphStepper:
+    """The fast path for a state and data on CUDA."""
+    torch.backends.cudnn.benchmark = True
+    stepper = GraphStepper(FastNetwork(state.model, precision, mode), state, train, method.augment, seed)
+    stepper.prepare(method.batch_size)
+    return stepper

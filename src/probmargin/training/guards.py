@@ -43,7 +43,16 @@ def check_weights(epoch: int, parameters: Sequence[torch.Tensor]) -> None:
         )
 
 
-def check_collapse(epoch: int, sums: Sequence[float], top_accuracy: float, chance: float) -> None:
+def above_chance(labels: torch.Tensor) -> float:
+    """The accuracy on these labels that shows that something was learnt.
+
+    Naming the largest class always is right for its share; four standard deviations and five points are not luck.
+    """
+    share = float(torch.bincount(labels).max()) / len(labels)
+    return share + 4 * math.sqrt(share * (1 - share) / len(labels)) + 0.05
+
+
+def check_collapse(epoch: int, sums: Sequence[float], top_accuracy: float, learnt: float) -> None:
     """Stop where every weight was zero, or where a run that had learnt something predicts one class alone."""
     count, weight, predicted, predicted_squared = sums[0], sums[4], sums[6], sums[7]
     if weight == 0:
@@ -53,7 +62,7 @@ def check_collapse(epoch: int, sums: Sequence[float], top_accuracy: float, chanc
         )
     # Class numbers are whole, so these sums are exact: equal means without spread.
     is_constant = predicted_squared * count == predicted**2
-    if is_constant and top_accuracy > chance:
+    if is_constant and top_accuracy > learnt:
         raise TrainingStopped(
             f"the run collapsed: in epoch {epoch} every prediction is class {predicted / count:.0f}, after an accuracy "
             f"of {100 * top_accuracy:.1f}%; lower the learning rate (--set lr=...)"

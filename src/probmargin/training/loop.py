@@ -1,13 +1,11 @@
 """The training loop: the same for every method."""
 
+import json
 import math
-import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from types import FrameType
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,19 +13,28 @@ import torch
 from probmargin.data.augment import epoch_augmentation, epoch_order
 from probmargin.data.dataset import ImageSet
 from probmargin.engine import checkpoints
-from probmargin.engine.devices import Precision
-from probmargin.engine.files import append_json_line, written_aside
+from probmargin.engine.files import append_json_line
 from probmargin.methods.method import Method
 from probmargin.methods.plain import at_epoch
 from probmargin.runs.run import Run
-from probmargin.training.network import Network
+from probmargin.training.assemble import Hardware, make_stepper
+from probmargin.training.board import Board
+from probmargin.training.examples import ROWS, Dynamics
+from probmargin.training.forecast import Pace
+from probmargin.training.guards import (
+    TrainingStopped as TrainingStopped,
+    above_chance,
+    check_collapse,
+    check_finite,
+    check_weights,
+    out_of_memory_named,
+)
 from probmargin.training.progress import Reporter
-from probmargin.training.state import NUM_SUMS, TrainState
-from probmargin.training.stepper import Stepper
+from probmargin.training.signals import stop_signals
+from probmargin.training.state import TrainState
+from probmargin.training.validation import Judge, Monitors, Validation, best_path
 
-
-class TrainingStopped(RuntimeError):
-    """Training cannot go on; what was saved before stays."""
+_GLANCE_SECONDS = 1.0
 
 
 class Interrupted(Exception):
@@ -39,32 +46,36 @@ class LoopSettings:
     """How a run is carried out, beside its recipe."""
 
     seed: int = 1
-    precision: Precision = "fp32"
+    hardware: Hardware = field(default_factory=Hardware)
     keep_epochs: tuple[int, ...] = ()
     """States after these many epochs are kept for good."""
     save_seconds: float = 10.0
     """Least time between two saved states that nobody asked for."""
 
 
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    """Set an event on Ctrl-C or SIGTERM instead of breaking off; a second one breaks off."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
+@dataclass(frozen=True, kw_only=True)
+class Watchers:
+    """What looks at a run; none of it changes a step."""
 
-    def note(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
+    reporter: Reporter
+    validation: Validation | None = None
+    monitors: Monitors | None = None
+    dynamics: Dynamics | None = None
+    board: Board | None = None
 
-    found = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, handler in found.items():
-            signal.signal(number, handler)
+
+def summary(epoch: int, lr: float, sums: list[float], images_per_second: float) -> dict[str, Any]:
+    """An epoch's line from what its steps have added up."""
+    return {
+        "epoch": epoch,
+        "lr": lr,
+        "loss": sums[1] / sums[0],
+        "natural_accuracy": None if math.isnan(sums[2]) else sums[2] / sums[0],
+        "robust_accuracy": None if math.isnan(sums[3]) else sums[3] / sums[0],
+        "weight_mean": sums[4] / sums[0],
+        "effective_sample_size": sums[4] ** 2 / sums[5] if sums[5] > 0 else 0.0,
+        "images_per_second": images_per_second,
+    }
 
 
 class Trainer:
@@ -78,36 +89,58 @@ class Trainer:
         train: ImageSet,
         *,
         settings: LoopSettings,
-        reporter: Reporter,
+        watchers: Watchers,
     ) -> None:
         self.run = run
         self.method = method
         self.state = state
         self.train = train
         self.settings = settings
-        self.reporter = reporter
-        network = Network(state.model, settings.precision)
-        self.stepper = Stepper(network, state, train, method.augment, settings.seed)
+        self.watchers = watchers
+        self.reporter = watchers.reporter
+        self.world = settings.hardware.world
+        self.stepper = make_stepper(state, train, method, settings.seed, settings.hardware)
+        self.stepper.say = self.reporter.say
+        own_batch = math.ceil(method.batch_size / self.world.size)
+        self.judge = Judge(self.stepper.network, self.world, own_batch)
         self.num_batches = math.ceil(len(train) / method.batch_size)
+        self.learnt = above_chance(train.labels)
         self._saved_at = time.monotonic()
+        self._glanced_at = 0.0
+        self._steps_left = 0
+        self._pace = Pace(train.images.device, self.reporter.say)
+
+    @property
+    def is_finished(self) -> bool:
+        """Is every epoch trained, or has patience run out?"""
+        validation = self.watchers.validation
+        is_over = validation is not None and validation.is_over(self.state.best)
+        return self.state.batch == 0 and (self.state.epoch >= self.method.epochs or is_over)
 
     def fit(self) -> None:
         """Train to the end of the recipe; raises Interrupted when asked to stop, after saving."""
         remaining = [epoch for epoch in self.method.epoch_plan() if epoch >= self.state.epoch]
         done = self.state.batch
+        self._steps_left = len(remaining) * self.num_batches - done
         self.reporter.start(self.method.method, len(remaining) * self.num_batches, done)
         try:
-            with _stop_signals() as asked:
+            with stop_signals(patient=self.world.size > 1) as asked:
                 for epoch in remaining:
+                    if self.is_finished:
+                        break
                     self._train_epoch(epoch, asked)
+        except RuntimeError as error:
+            if self.world.size == 1 or isinstance(error, TrainingStopped):
+                raise
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise TrainingStopped(f"a process of this run is lost; go on with --resume ({reason})") from error
         finally:
             self.reporter.stop()
 
     def _train_epoch(self, epoch: int, asked: threading.Event) -> None:
         state = self.state
         if state.batch == 0:
-            state.epoch = epoch
-            state.sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=self.train.images.device)
+            state.begin_epoch(epoch)
             if self.method.fresh_momentum_at(epoch):
                 state.forget_momentum()
         began, images = time.perf_counter(), 0
@@ -115,20 +148,21 @@ class Trainer:
         state.model.train()
         for batch, positions, draws in self._batches(epoch):
             lr = self.method.lr_at(epoch, batch, self.num_batches)
-            self.stepper(now, epoch, lr, positions, draws)
-            images += len(positions)
+            with out_of_memory_named(self.method.batch_size):
+                self.stepper(now, epoch, lr, positions, draws)
+            images += min(self.method.batch_size, len(self.train) - batch * self.method.batch_size)
             state.batch = batch + 1
-            self.reporter.advance()
-            if asked.is_set() and state.batch < self.num_batches:
+            self._show(epoch, lr, images / (time.perf_counter() - began))
+            if self.world.any(asked.is_set()) and state.batch < self.num_batches:
                 self._count_time(began, images)
                 self._interrupt()
         metrics = self._close_epoch(epoch, began, images)
         self.reporter.epoch(metrics, self.method.epochs)
-        if asked.is_set() and state.epoch < self.method.epochs:
+        if self.world.any(asked.is_set()) and not self.is_finished:
             self._interrupt()
 
     def _batches(self, epoch: int) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        """Number, positions and augmentation of the batches that are left of an epoch."""
+        """Number, and this process's positions and augmentation, of the batches that are left of an epoch."""
         device, seed = self.train.images.device, self.settings.seed
         order = epoch_order(len(self.train), seed=seed, epoch=epoch).to(device)
         settings = self.method.augment
@@ -136,31 +170,86 @@ class Trainer:
         draws = draws.to(device)
         for batch in range(self.state.batch, self.num_batches):
             positions = order[batch * self.method.batch_size : (batch + 1) * self.method.batch_size]
+            positions = positions[self.world.rows(len(positions))]
             yield batch, positions, draws[positions]
 
+    def _show(self, epoch: int, lr: float, images_per_second: float) -> None:
+        """Tell the user how it goes; the device is waited for once a second at most, and only for a bar."""
+        self.reporter.advance()
+        self._steps_left -= 1
+        self._pace.step(self._steps_left)
+        if self.reporter.is_live and time.monotonic() - self._glanced_at > _GLANCE_SECONDS:
+            self._glanced_at = time.monotonic()
+            assert self.state.sums is not None
+            sums = self.state.sums.tolist()
+            check_finite(epoch, sums[1])
+            self.reporter.glance(summary(epoch, lr, sums, images_per_second), self.method.epochs)
+
     def _close_epoch(self, epoch: int, began: float, images: int) -> dict[str, Any]:
-        """Write the epoch's line and, where due, the state."""
+        """Judge the epoch, write its line and, where due, the state."""
         state = self.state
         assert state.sums is not None
-        sums = state.sums.tolist()
-        if not math.isfinite(sums[1]):
-            raise TrainingStopped(f"the loss of epoch {epoch} is not a number; lower the learning rate (--set lr=...)")
+        sums = self.world.reduce(state.sums).tolist()
+        self._check(epoch, sums)
         seconds = self._count_time(began, images)
-        metrics = {
-            "epoch": epoch,
-            "lr": self.method.lr_at(epoch, self.num_batches - 1, self.num_batches),
-            "loss": sums[1] / sums[0],
-            "natural_accuracy": None if math.isnan(sums[2]) else sums[2] / sums[0],
-            "robust_accuracy": None if math.isnan(sums[3]) else sums[3] / sums[0],
-            "weight_mean": sums[4] / sums[0],
-            "effective_sample_size": sums[4] ** 2 / sums[5] if sums[5] > 0 else 0.0,
-            "images_per_second": images / seconds if seconds > 0 else 0.0,
-        }
-        append_json_line(self.run.metrics_path, metrics)
+        lr = self.method.lr_at(epoch, self.num_batches - 1, self.num_batches)
+        metrics = summary(epoch, lr, sums, images / seconds if seconds > 0 else 0.0)
+        state.top_accuracy = max(state.top_accuracy, metrics["robust_accuracy"] or metrics["natural_accuracy"] or 0.0)
+        is_best = self._look(epoch, metrics)
+        self._record(epoch, metrics)
         state.epoch, state.batch, state.sums = epoch + 1, 0, None
-        if self._is_due():
+        if is_best or self._is_due():
             self.save()
+        if is_best and self.world.is_writer:
+            checkpoints.save(best_path(self.run), self._best())
         return metrics
+
+    def _check(self, epoch: int, sums: list[float]) -> None:
+        check_finite(epoch, sums[1])
+        check_weights(epoch, list(self.state.model.parameters()))
+        check_collapse(epoch, sums, self.state.top_accuracy, self.learnt)
+
+    def _look(self, epoch: int, metrics: dict[str, Any]) -> bool:
+        """Judge the model where due; is it the best so far on the held-out images?"""
+        is_best = False
+        validation, monitors = self.watchers.validation, self.watchers.monitors
+        with self.state.averaged():
+            if validation is not None and validation.is_due(epoch):
+                metrics["validation"] = validation.look(self.judge)
+                self.state.best, is_best = validation.update(self.state.best, metrics["validation"], epoch + 1)
+            if monitors is not None and monitors.is_due(epoch):
+                metrics["monitors"] = monitors.look(self.judge)
+        return is_best
+
+    def _record(self, epoch: int, metrics: dict[str, Any]) -> None:
+        """Write the epoch's line, its events, and what its examples did."""
+        assert self.state.examples is not None
+        examples = self.world.reduce(self.state.examples)
+        if not self.world.is_writer:
+            return
+        append_json_line(self.run.metrics_path, metrics)
+        values = examples.cpu().numpy()
+        if self.watchers.board is not None:
+            parts = {name: values[ROWS.index(name)] for name in ("margin", "weight")}
+            self.watchers.board.epoch(metrics, **parts)
+        if self.watchers.dynamics is not None:
+            has_lps = at_epoch(self.method, epoch).trace_level != "none"
+            self.watchers.dynamics.add(epoch, values, has_lps=has_lps)
+
+    def _best(self) -> checkpoints.Checkpoint:
+        """The state without what only training needs."""
+        saved = self.state.checkpoint({"recipe_hash": self.method.hash()})
+        kept = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith("momentum/")}
+        return checkpoints.Checkpoint(kept, saved.facts)
+
+    def mend_best(self) -> None:
+        """Write the best state where a kill came between it and the run's own state, which is the same."""
+        state = self.state
+        if not self.world.is_writer or state.best is None or state.batch or state.best["epoch"] != state.epoch:
+            return
+        facts = best_path(self.run).with_suffix(".json")
+        if not facts.exists() or json.loads(facts.read_text(encoding="utf-8"))["epoch"] != state.epoch:
+            checkpoints.save(best_path(self.run), self._best())
 
     def _count_time(self, began: float, images: int) -> float:
         seconds = time.perf_counter() - began
@@ -173,25 +262,31 @@ class Trainer:
         raise Interrupted(f"interrupted; state saved as {path}; go on with --resume")
 
     def _is_due(self) -> bool:
-        waited = time.monotonic() - self._saved_at >= self.settings.save_seconds
+        # The writer's clock decides, since all processes must save together.
+        waited = self.world.is_writer and time.monotonic() - self._saved_at >= self.settings.save_seconds
         asked_for = (*self.settings.keep_epochs, self.method.burn_in_epochs, self.method.epochs)
-        return waited or self.state.epoch in asked_for
+        return self.world.any(waited) or self.state.epoch in asked_for or self.is_finished
 
     def save(self) -> str:
         """Save the state; the last two and those asked for stay."""
         path = self.run.checkpoints_path / self.state.name
-        checkpoints.save(path, self.state.checkpoint({"recipe_hash": self.method.hash()}))
-        kept = {f"state-{epoch:04d}" for epoch in (*self.settings.keep_epochs, self.method.burn_in_epochs)}
-        for old in [path for path in self.run.states() if path.name not in kept][:-2]:
-            checkpoints.remove(old)
+        if self.state.batch and self.state.sums is not None:
+            self._gather()
+        if self.world.is_writer:
+            if self.watchers.dynamics is not None:
+                self.watchers.dynamics.write()
+            checkpoints.save(path, self.state.checkpoint({"recipe_hash": self.method.hash()}))
+            kept = {f"state-{epoch:04d}" for epoch in (*self.settings.keep_epochs, self.method.burn_in_epochs)}
+            for old in [path for path in self.run.states() if path.name not in kept][:-2]:
+                checkpoints.remove(old)
         self._saved_at = time.monotonic()
         return str(path)
 
-
-def trim_metrics(run: Run, epoch: int) -> None:
-    """Drop the lines of epochs that are trained again after a resume."""
-    rows = [row for row in run.metrics if row["epoch"] < epoch]
-    with written_aside(run.metrics_path) as aside:
-        aside.touch()
-        for row in rows:
-            append_json_line(aside, row)
+    def _gather(self) -> None:
+        """Bring what an epoch under way has added up to the process that writes."""
+        assert self.state.sums is not None
+        total = self.world.reduce(self.state.sums)
+        examples = None if self.state.examples is None else self.world.reduce(self.state.examples)
+        check_finite(self.state.epoch, total.tolist()[1])
+        check_weights(self.state.epoch, list(self.state.model.parameters()))
+        self.state.sums, self.state.examples = total, examples

@@ -25,7 +25,10 @@ def relative_ascent(weight: torch.Tensor, gradient: torch.Tensor, gamma: float) 
 
 @contextmanager
 def perturbed_weights(
-    network: Network, awp: AWP | None, loss_at: Callable[[Classifier], torch.Tensor], reduce: Reduce
+    network: Network,
+    awp: AWP | None,
+    loss_at: Callable[[Classifier], torch.Tensor],
+    reduce: Reduce = lambda total: total,
 ) -> Iterator[None]:
     """Run the block at weights moved up the loss, and move them back by the same amount afterwards.
 

@@ -1,10 +1,11 @@
 """What a person sees while a run trains."""
 
 import time
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
 def percent(share: float | None) -> str:
@@ -16,14 +17,33 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f}%"
 
 
-def epoch_line(metrics: dict[str, Any], epochs: int) -> str:
-    """One epoch in one line."""
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> duration(3725.4)
+    '1:02:05'
+    """
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _numbers(metrics: dict[str, Any]) -> str:
     return (
-        f"epoch {metrics['epoch'] + 1}/{epochs}  lr {metrics['lr']:g}  loss {metrics['loss']:.4f}  "
+        f"loss {metrics['loss']:.4f}  "
         f"natural {percent(metrics['natural_accuracy'])}  robust {percent(metrics['robust_accuracy'])}  "
         f"weight {metrics['weight_mean']:.2f}  ess {metrics['effective_sample_size']:.0f}  "
         f"{metrics['images_per_second']:.0f} img/s"
     )
+
+
+def epoch_line(metrics: dict[str, Any], epochs: int) -> str:
+    """One epoch in one line."""
+    line = f"epoch {metrics['epoch'] + 1}/{epochs}  lr {metrics['lr']:g}  {_numbers(metrics)}"
+    if metrics.get("validation"):
+        line += f"  held out {percent(metrics['validation']['robust_accuracy'])}"
+    if metrics.get("monitors"):
+        shares = ", ".join(f"{name} {percent(share)}" for name, share in metrics["monitors"].items())
+        line += f"  test monitors: {shares}"
+    return line
 
 
 class Reporter:
@@ -35,6 +55,13 @@ class Reporter:
         self._bar: Progress | None = None
         self._task: Any = None
         self._last_line = 0.0
+        self._began = 0.0
+        self._steps = (0, 0, 0)
+
+    @property
+    def is_live(self) -> bool:
+        """Is somebody looking at a bar?"""
+        return self._bar is not None
 
     def say(self, text: str) -> None:
         """Print a sentence."""
@@ -43,27 +70,52 @@ class Reporter:
 
     def start(self, title: str, total_steps: int, done_steps: int) -> None:
         """Begin to show a run."""
+        self._began, self._steps = time.monotonic(), (done_steps, done_steps, total_steps)
         if self.quiet or not self.console.is_terminal:
             return
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=self.console, transient=True)
-        self._task = self._bar.add_task(title, total=total_steps, completed=done_steps)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            console=self.console,
+            transient=True,
+        )
+        self._task = self._bar.add_task(title, total=total_steps, completed=done_steps, numbers="")
         self._bar.start()
 
     def advance(self) -> None:
         """One step is done."""
+        first, done, total = self._steps
+        self._steps = (first, done + 1, total)
         if self._bar is not None:
             self._bar.advance(self._task)
+
+    def glance(self, metrics: dict[str, Any], epochs: int) -> None:
+        """Show the epoch under way in the bar."""
+        if self._bar is not None:
+            title = f"epoch {metrics['epoch'] + 1}/{epochs}"
+            self._bar.update(self._task, description=title, numbers=_numbers(metrics))
 
     def epoch(self, metrics: dict[str, Any], epochs: int) -> None:
         """An epoch is done; without a terminal, lines come at most twice a second, and always the last."""
         now = time.monotonic()
         is_last = metrics["epoch"] + 1 == epochs
         if self._bar is not None:
-            self._bar.update(self._task, description=epoch_line(metrics, epochs))
+            self.glance(metrics, epochs)
+            self._bar.console.print(epoch_line(metrics, epochs), highlight=False, markup=False, soft_wrap=True)
         elif is_last or now - self._last_line > 0.5:
             self._last_line = now
-            self.say(epoch_line(metrics, epochs))
+            self.say(epoch_line(metrics, epochs) + self._remaining(now))
+
+    def _remaining(self, now: float) -> str:
+        first, done, total = self._steps
+        if done <= first or done >= total:
+            return ""
+        return f"  ETA {duration((now - self._began) / (done - first) * (total - done))}"
 
     def stop(self) -> None:
         """End the bar."""

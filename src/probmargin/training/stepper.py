@@ -1,5 +1,7 @@
 """From positions in the data set to one training step, operation by operation."""
 
+from collections.abc import Callable
+
 import torch
 
 from probmargin.core.noise import KeyedNoise, stream_key
@@ -14,6 +16,10 @@ from probmargin.training.state import TrainState
 from probmargin.training.step import Batch, StepResult, alone, summarise, train_step
 
 
+def _nobody(text: str) -> None:
+    """Whom a stepper tells what it has to say, until somebody listens."""
+
+
 class Stepper:
     """Runs training steps on data that lives on the device; nothing in a step waits for the host."""
 
@@ -23,6 +29,7 @@ class Stepper:
         self.train = train
         self.settings = settings
         self.reduce: Reduce = alone
+        self.say: Callable[[str], None] = _nobody
         self._noise_seed = seed << 32 | stream_key("training attack")
 
     def batch(self, positions: torch.Tensor, draws: torch.Tensor, epoch: torch.Tensor | int) -> Batch:

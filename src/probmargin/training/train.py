@@ -1,24 +1,33 @@
 """Start, resume and finish a run."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from probmargin.core.errors import UsageError
-from probmargin.data.dataset import DataSet
+from probmargin.data.dataset import DataSet, ImageSet, split_validation
+from probmargin.data.label_noise import label_noise
 from probmargin.engine.checkpoints import load_weights
 from probmargin.engine.devices import pick_device, pick_precision, set_precision
+from probmargin.engine.distributed import World, local_device, process_group
 from probmargin.engine.environment import commit, hardware, versions
-from probmargin.engine.files import write_json
 from probmargin.methods.method import Method
 from probmargin.models.build import build_model, check_model
 from probmargin.runs.run import Run
-from probmargin.training.loop import LoopSettings, Trainer, trim_metrics
-from probmargin.training.progress import Reporter
+from probmargin.training.assemble import Hardware
+from probmargin.training.board import Board
+from probmargin.training.distributed import check_shares, with_sync_bn
+from probmargin.training.examples import Dynamics, empty_examples
+from probmargin.training.folder import Beginning
+from probmargin.training.fork import parse_fork
+from probmargin.training.guards import check_phases
+from probmargin.training.loop import LoopSettings, Trainer, Watchers
+from probmargin.training.progress import Reporter, percent
 from probmargin.training.state import TrainState
+from probmargin.training.validation import Monitors, Validation, parse_monitors, score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,46 +44,203 @@ class TrainRequest:
     """Put the training data's mean and standard deviation inside the model."""
     checkpoint: Path | None = None
     """Weights to start from."""
+    fork: str | None = None
+    """RUN@EPOCH: start from another run's state, as if trained from scratch."""
     keep_epochs: tuple[int, ...] = ()
+    validation: int | None = None
+    """Training images held out to choose the best state."""
+    validation_every: int | None = None
+    early_stopping: int | None = None
+    monitor: str | None = None
+    """Attacks on test images for curves, such as pgd-20:1000."""
+    monitor_every: int = 5
+    dynamics: bool = False
+    label_noise: str | None = None
+    sync_bn: bool = False
     save_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        needs_validation = self.validation_every is not None or self.early_stopping is not None
+        if needs_validation and self.validation is None:
+            raise UsageError("--validation-every and --early-stopping need held-out images: --validation N")
+        counts = (self.validation_every, self.early_stopping, self.monitor_every)
+        if any(count is not None and count < 1 for count in counts):
+            raise UsageError("--validation-every, --early-stopping and --monitor-every must be 1 or more")
+        if self.fork is not None and self.checkpoint is not None:
+            raise UsageError("--fork and --checkpoint both say where to start from: give one")
+
+
+@dataclass(frozen=True)
+class _Images:
+    """The training set as a run sees it."""
+
+    train: ImageSet
+    held_out: ImageSet | None
+    wrong_labels: dict[str, torch.Tensor] | None
 
 
 def train(method: Method, data: DataSet, request: TrainRequest, reporter: Reporter) -> tuple[Run, nn.Module]:
     """Train, or go on training, and return the run with the trained model."""
     device = pick_device(request.device)
-    precision, note = pick_precision(request.precision, device)
-    if note:
-        reporter.say(note)
-    set_precision(precision)
-    run = Run(request.out)
-    model, name, model_settings = _make_model(request, data)
-    identity = {
-        "id": request.out.name,
-        "recipe": method.plain(),
-        "recipe_hash": method.hash(),
-        "seed": request.seed,
-        "data": data.name,
-        "data_fingerprint": data.fingerprint,
-        "model": name,
-        "model_settings": model_settings,
-    }
-    is_resumed = _claim_folder(run, identity, request)
-    state = TrainState.fresh(model.to(device), method)
-    if is_resumed:
-        _restore(run, state, method, reporter)
-    else:
-        write_json(run.recipe_path, method.plain())
-        environment = {"commit": commit(), "hardware": hardware(device), "versions": versions(), "precision": precision}
-        write_json(run.record_path, {**identity, **environment})
-    settings = LoopSettings(
-        seed=request.seed, precision=precision, keep_epochs=request.keep_epochs, save_seconds=request.save_seconds
-    )
-    Trainer(run, method, state, data.train.to(device), settings=settings, reporter=reporter).fit()
-    _close(run, state)
-    return run, _trained(state)
+    with process_group(device) as world:
+        own = reporter if world.is_writer else Reporter(quiet=True)
+        return _Training(method, data, request, own, world, local_device(device, world)).carry_out()
 
 
-def _make_model(request: TrainRequest, data: DataSet) -> tuple[nn.Module, str, dict[str, Any] | None]:
+class _Training:
+    """One call of `train`: what it was given, and the pieces it makes of it."""
+
+    def __init__(
+        self,
+        method: Method,
+        data: DataSet,
+        request: TrainRequest,
+        reporter: Reporter,
+        world: World,
+        device: torch.device,
+    ) -> None:
+        self.method, self.data, self.request = method, data, request
+        self.reporter, self.world, self.device = reporter, world, device
+        self.run = Run(request.out)
+        self.precision, note = pick_precision(request.precision, device)
+        if note:
+            reporter.say(note)
+        set_precision(self.precision)
+        check_phases(method)
+        self.images = _prepare(data, request)
+        check_shares(len(self.images.train), method.batch_size, world)
+
+    def carry_out(self) -> tuple[Run, nn.Module]:
+        """Open the folder, train, close the record."""
+        model, name, model_settings = make_model(self.request, self.data)
+        identity = {
+            "id": self.request.out.name,
+            "recipe": self.method.plain(),
+            "recipe_hash": self.method.hash(),
+            "seed": self.request.seed,
+            "data": self.data.name,
+            "data_fingerprint": self.data.fingerprint,
+            "model": name,
+            "model_settings": model_settings,
+            "validation": self.request.validation,
+            "label_noise": self.request.label_noise,
+        }
+        validation, monitors = self._validation(), self._monitors()
+        beginning = Beginning(
+            run=self.run,
+            method=self.method,
+            identity=identity,
+            environment=self._environment(monitors),
+            num_examples=len(self.images.train),
+            resume=self.request.resume,
+            fork=parse_fork(self.request.fork) if self.request.fork else None,
+            validation=validation,
+            wrong_labels=self.images.wrong_labels,
+        )
+        saved = self.world.from_writer(lambda: beginning.open(self.reporter))
+        if self.request.sync_bn and self.world.size > 1:
+            model = with_sync_bn(model, self.device)
+        state = TrainState.fresh(model.to(self.device), self.method)
+        state.examples = empty_examples(len(self.images.train), self.device)
+        if saved is not None:
+            state.restore(saved)
+        if not self.world.is_writer:
+            state.forget_sums()
+        watchers = Watchers(
+            reporter=self.reporter,
+            validation=validation,
+            monitors=monitors,
+            dynamics=self._dynamics(state, beginning),
+            board=Board(self.run.path, state.epoch) if self.world.is_writer else None,
+        )
+        self._fit(state, watchers)
+        return self.run, _trained(state)
+
+    def _fit(self, state: TrainState, watchers: Watchers) -> None:
+        settings = LoopSettings(
+            seed=self.request.seed,
+            hardware=Hardware(self.precision, self.world),
+            keep_epochs=self.request.keep_epochs,
+            save_seconds=self.request.save_seconds,
+        )
+        images = self.images.train.to(self.device)
+        trainer = Trainer(self.run, self.method, state, images, settings=settings, watchers=watchers)
+        try:
+            trainer.mend_best()
+            trainer.fit()
+        finally:
+            if watchers.board is not None:
+                watchers.board.close()
+        if self.world.is_writer:
+            self._close(state)
+
+    def _environment(self, monitors: Monitors | None) -> dict[str, Any]:
+        """What the record says beside the run's identity."""
+        facts: dict[str, Any] = {
+            "commit": commit(),
+            "hardware": hardware(self.device),
+            "versions": versions(),
+            "precision": self.precision,
+            "processes": self.world.size,
+            "sync_bn": self.request.sync_bn,
+        }
+        if self.request.validation is not None:
+            facts["held_out"] = f"{self.request.validation} training images are held out to choose the best state"
+        if monitors is not None:
+            facts["monitors"] = {"images": "test set", "used_for_selection": False, "counts": dict(monitors.counts)}
+        return facts
+
+    def _validation(self) -> Validation | None:
+        if self.images.held_out is None:
+            return None
+        images = self.images.held_out.to(self.device)
+        return Validation(images, self.method, self.request.validation_every, self.request.early_stopping)
+
+    def _monitors(self) -> Monitors | None:
+        if self.request.monitor is None:
+            return None
+        counts = parse_monitors(self.request.monitor, len(self.data.test))
+        images = self.data.test.take(range(max(counts.values()))).to(self.device)
+        return Monitors(images, counts, self.method, self.request.monitor_every)
+
+    def _dynamics(self, state: TrainState, beginning: Beginning) -> Dynamics | None:
+        if not self.request.dynamics or not self.world.is_writer:
+            return None
+        dynamics = Dynamics(self.run.path / "dynamics.npz", self.images.train.index)
+        if beginning.fork is not None:
+            dynamics.read(beginning.fork.run.path / "dynamics.npz", beginning.fork.epochs)
+        dynamics.read(dynamics.path, state.epoch)
+        return dynamics
+
+    def _close(self, state: TrainState) -> None:
+        """Finish the record, and show what choosing the best state would change."""
+        rate = state.images / state.seconds if state.seconds else 0.0
+        self.run.update_record(train_seconds=round(state.seconds, 3), images_per_second=round(rate, 1))
+        looks = [row for row in self.run.metrics if row.get("validation")]
+        if state.best is None or not looks:
+            return
+        last = {"epoch": looks[-1]["epoch"] + 1, **looks[-1]["validation"]}
+        best = {key: value for key, value in state.best.items() if key != "looks_since"}
+        self.run.update_record(held_out_accuracy={"best": best, "last": last}, epochs_trained=state.epoch)
+        self.reporter.say(
+            f"on {self.request.validation} held-out images: best {percent(score(best))} after epoch {best['epoch']}, "
+            f"last {percent(score(last))} after epoch {last['epoch']}; the best is kept as checkpoints/best"
+        )
+
+
+def _prepare(data: DataSet, request: TrainRequest) -> _Images:
+    """Put wrong labels in, where asked for, and then hold images out: a real data set has no clean held-out part."""
+    images, wrong = data.train, None
+    if request.label_noise is not None:
+        images, mask = label_noise(images, request.label_noise, data.num_classes, request.seed)
+        wrong = {"index": images.index, "is_wrong": mask, "labels": images.labels}
+    if request.validation is None:
+        return _Images(images, None, wrong)
+    rest, held_out = split_validation(images, request.validation, request.seed)
+    return _Images(rest, held_out, wrong)
+
+
+def make_model(request: TrainRequest, data: DataSet) -> tuple[nn.Module, str, dict[str, Any] | None]:
     """The network, its name, and what is needed to build it again (None for an object)."""
     settings: dict[str, Any] | None = None
     if isinstance(request.model, nn.Module):
@@ -97,51 +263,6 @@ def _load_into(model: nn.Module, path: Path) -> None:
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise UsageError(f"{path} does not fit the model: {reason}") from None
-
-
-def _claim_folder(run: Run, identity: dict[str, Any], request: TrainRequest) -> bool:
-    """True where an earlier start of the same run is there to go on from."""
-    if not run.record_path.exists():
-        if request.resume and run.path.exists() and any(run.path.iterdir()):
-            raise UsageError(f"{run.path} holds no run to resume")
-        return False
-    if not request.resume:
-        raise UsageError(f"{run.path} already holds a run; go on with --resume, or choose another --out")
-    differences = _differences(run.record, json.loads(json.dumps(identity)))
-    if differences:
-        raise UsageError(f"{run.path} is another run: {'; '.join(differences)}; choose another --out")
-    return bool(run.states())
-
-
-def _differences(found: dict[str, Any], wanted: dict[str, Any], path: str = "") -> list[str]:
-    """The settings in which two runs differ, each with both values."""
-    rows = []
-    for key, value in wanted.items():
-        where, other = f"{path}{key}", found.get(key)
-        if key in ("id", "recipe_hash") or value == other:
-            continue
-        if isinstance(value, dict) and isinstance(other, dict):
-            rows += _differences(other, value, f"{where}.")
-        else:
-            rows.append(f"{where.removeprefix('recipe.')} is {other!r} there and {value!r} here")
-    return rows
-
-
-def _restore(run: Run, state: TrainState, method: Method, reporter: Reporter) -> None:
-    path, saved, notes = run.load_state()
-    for note in notes:
-        reporter.say(note)
-    state.restore(saved)
-    trim_metrics(run, state.epoch)
-    if state.epoch >= method.epochs:
-        reporter.say(f"{run.path} is finished: all {method.epochs} epochs are trained")
-    else:
-        reporter.say(f"going on from {path.name} of {run.path}")
-
-
-def _close(run: Run, state: TrainState) -> None:
-    rate = state.images / state.seconds if state.seconds else 0.0
-    run.update_record(train_seconds=round(state.seconds, 3), images_per_second=round(rate, 1))
 
 
 def _trained(state: TrainState) -> nn.Module:

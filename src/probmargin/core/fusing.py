@@ -1,0 +1,42 @@
+"""Small tensor functions that can be fused into few kernels where that pays.
+
+A function marked `fusable` runs as written. Inside `with fused():`, which the fast path opens around a captured step,
+it runs compiled: hundreds of tiny kernels become a handful.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar, cast
+
+import torch
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+_is_fusing: ContextVar[bool] = ContextVar("is_fusing", default=False)
+
+
+@contextmanager
+def fused() -> Iterator[None]:
+    """Run fusable functions compiled inside this block."""
+    token = _is_fusing.set(True)
+    try:
+        yield
+    finally:
+        _is_fusing.reset(token)
+
+
+def fusable(call: Call) -> Call:
+    """Mark a pure function of tensors and plain values."""
+
+    @functools.cache
+    def compiled() -> Callable[..., Any]:
+        return torch.compile(call, dynamic=False)
+
+    @functools.wraps(call)
+    def either(*arguments: Any, **options: Any) -> Any:
+        chosen = compiled() if _is_fusing.get() else call
+        return chosen(*arguments, **options)
+
+    return cast(Call, either)

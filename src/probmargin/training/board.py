@@ -1,0 +1,33 @@
+"""TensorBoard: scalars and histograms of an epoch."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+BINS = 64
+
+
+class Board:
+    """Writes events.* into a run's folder; readers drop what an earlier start wrote from this epoch on."""
+
+    def __init__(self, folder: Path, epoch: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder), purge_step=epoch)
+
+    def epoch(self, metrics: dict[str, Any], **histograms: npt.NDArray[Any]) -> None:
+        """Write an epoch's metrics, nested ones under their group's name, and its histograms."""
+        step = metrics["epoch"]
+        for name, value in metrics.items():
+            entries = value.items() if isinstance(value, dict) else [(None, value)]
+            for part, number in entries:
+                if number is not None and name != "epoch":
+                    self._writer.add_scalar(f"{name}/{part}" if part else f"train/{name}", number, step)
+        for name, values in histograms.items():
+            self._writer.add_histogram(name, values, step, bins=BINS)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._writer.close()

@@ -1,0 +1,115 @@
+"""A run's folder at the start: new, gone on with, or branched off from another run."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from probmargin.core.errors import UsageError
+from probmargin.engine.checkpoints import Checkpoint
+from probmargin.engine.files import append_json_line, write_json, written_aside
+from probmargin.methods.method import Method
+from probmargin.runs.run import Run
+from probmargin.training.agreement import differences
+from probmargin.training.fork import Fork, adopt, check_fork, described, load_fork
+from probmargin.training.progress import Reporter
+from probmargin.training.validation import Validation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """Everything that decides what is in a run's folder before its first step."""
+
+    run: Run
+    method: Method
+    identity: dict[str, Any]
+    """What must be the same for a run to be gone on with."""
+    environment: dict[str, Any]
+    """What else the record says."""
+    num_examples: int
+    resume: bool
+    fork: Fork | None = None
+    validation: Validation | None = None
+    wrong_labels: dict[str, torch.Tensor] | None = None
+    """Arrays of label_noise.npz."""
+
+    def open(self, reporter: Reporter) -> Checkpoint | None:
+        """Claim or reopen the folder; return the state to go on from, None for a fresh start."""
+        if self._is_claimed():
+            return self._resume(reporter)
+        if self.fork is not None:
+            check_fork(self.fork, self.method, self.identity | self.environment, self.num_examples)
+            load_fork(self.fork)
+        self._write()
+        if self.fork is None:
+            return None
+        reporter.say(f"forked from {self.fork.state_path.name} of {self.fork.run.path}")
+        return adopt(self.fork, self.run, self.method, self.validation)
+
+    def _is_claimed(self) -> bool:
+        """True where an earlier start of the same run is there to go on from."""
+        run = self.run
+        if not run.record_path.exists():
+            # A start that was killed before its record was there leaves a part at most.
+            if self.resume and run.path.exists() and any(path.suffix != ".part" for path in run.path.iterdir()):
+                raise UsageError(f"{run.path} holds no run to resume")
+            return False
+        if not self.resume:
+            raise UsageError(f"{run.path} already holds a run; go on with --resume, or choose another --out")
+        found = differences(run.record, json.loads(json.dumps(self.identity)))
+        origin = run.record.get("forked_from")
+        if self.fork is not None and origin != described(self.fork):
+            found.append(f"forked_from is {origin!r} there and {described(self.fork)!r} here")
+        if found:
+            raise UsageError(f"{run.path} is another run: {'; '.join(found)}; choose another --out")
+        if origin is not None and self.fork is None and not run.states():
+            raise UsageError(f"{run.path} has no state yet; give --fork {origin['run']}@{origin['epoch']} again")
+        return bool(run.states())
+
+    def _write(self) -> None:
+        """Write what a new run's folder begins with; the record first, since it makes the folder this run's."""
+        run = self.run
+        origin = {"forked_from": described(self.fork)} if self.fork else {}
+        write_json(run.record_path, {**self.identity, **self.environment, **origin})
+        sweep(run)
+        write_json(run.recipe_path, self.method.plain())
+        trim_metrics(run, 0)
+        if self.wrong_labels is not None:
+            arrays: dict[str, Any] = {name: tensor.cpu().numpy() for name, tensor in self.wrong_labels.items()}
+            with written_aside(run.path / "label_noise.npz") as aside, aside.open("wb") as file:
+                np.savez(file, **arrays)
+
+    def _resume(self, reporter: Reporter) -> Checkpoint:
+        run = self.run
+        path, saved, notes = run.load_state()
+        for note in notes:
+            reporter.say(note)
+        sweep(run)
+        write_json(run.recipe_path, self.method.plain())
+        trim_metrics(run, saved.facts["epoch"])
+        patience_is_over = self.validation is not None and self.validation.is_over(saved.facts.get("best"))
+        if saved.facts["epoch"] >= self.method.epochs:
+            reporter.say(f"{run.path} is finished: all {self.method.epochs} epochs are trained")
+        elif patience_is_over and saved.facts["batch"] == 0:
+            reporter.say(f"{run.path} is finished: it stopped early after {saved.facts['epoch']} epochs")
+        else:
+            reporter.say(f"going on from {path.name} of {run.path}")
+        return saved
+
+
+def sweep(run: Run) -> None:
+    """Remove the unfinished files of a start that was killed."""
+    for folder in (run.path, run.checkpoints_path):
+        for part in folder.glob(".*.part"):
+            part.unlink(missing_ok=True)
+
+
+def trim_metrics(run: Run, epoch: int) -> None:
+    """Drop the lines of epochs that are trained again."""
+    rows = [row for row in run.metrics if row["epoch"] < epoch]
+    with written_aside(run.metrics_path) as aside:
+        aside.touch()
+        for row in rows:
+            append_json_line(aside, row)

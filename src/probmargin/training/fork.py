@@ -1,0 +1,114 @@
+"""Start a run from a state of another that has trained the same way so far."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from probmargin.core.errors import UsageError
+from probmargin.engine import checkpoints
+from probmargin.engine.checkpoints import Checkpoint
+from probmargin.engine.files import append_json_line, written_aside
+from probmargin.methods.method import Method
+from probmargin.runs.run import Run, open_run
+from probmargin.training.agreement import differences, recipe_differences
+from probmargin.training.validation import Validation, best_path
+
+_SAME = ("seed", "data", "data_fingerprint", "model", "model_settings", "validation", "label_noise", "precision")
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Where a run branches off: the state of another after some epochs."""
+
+    run: Run
+    epochs: int
+
+    @property
+    def state_path(self) -> Path:
+        """The state to start from."""
+        return self.run.checkpoints_path / f"state-{self.epochs:04d}"
+
+
+def parse_fork(text: str) -> Fork:
+    """Read RUN@EPOCH: the state after so many epochs of the run in a folder."""
+    folder, at, number = text.rpartition("@")
+    if not at or not folder or not number.isdigit():
+        raise UsageError(f"--fork takes RUN@EPOCH, such as runs/a@74, not {text!r}")
+    return Fork(open_run(folder), int(number))
+
+
+def check_fork(fork: Fork, method: Method, identity: dict[str, Any], num_examples: int) -> None:
+    """Refuse a fork whose result would not be that of training from scratch."""
+    parent = fork.run.recipe
+    record = fork.run.record
+    wanted = {key: identity[key] for key in _SAME}
+    found = differences({key: record.get(key) for key in _SAME}, wanted)
+    # These two decide every step, whatever a phase says.
+    fixed = ("momentum", "nesterov", "weight_decay", "batch_size")
+    found += differences({k: parent.plain()[k] for k in fixed}, {k: method.plain()[k] for k in fixed})
+    if not found:
+        found = recipe_differences(parent, method, fork.epochs, math.ceil(num_examples / method.batch_size))
+    if found:
+        raise UsageError(f"{fork.run.path} is another run before epoch {fork.epochs}: {'; '.join(found)}")
+    if fork.epochs >= method.epochs:
+        raise UsageError(f"--fork: nothing is left to train after {fork.epochs} of {method.epochs} epochs")
+
+
+def load_fork(fork: Fork) -> Checkpoint:
+    """The state to start from."""
+    if not fork.state_path.with_suffix(".json").exists():
+        kept = ", ".join(path.name.removeprefix("state-").lstrip("0") or "0" for path in fork.run.states())
+        raise UsageError(
+            f"{fork.run.path} has not kept its state after {fork.epochs} epochs (it has {kept or 'none'}); train it "
+            f"with --keep-epochs {fork.epochs}"
+        )
+    return checkpoints.load(fork.state_path)
+
+
+def adopt(fork: Fork, run: Run, method: Method, validation: Validation | None) -> Checkpoint:
+    """Write the parent's state and metrics into the new run's folder and return the state."""
+    saved = load_fork(fork)
+    rows = [row for row in fork.run.metrics if row["epoch"] < fork.epochs]
+    best = _best_so_far(rows, validation, fork)
+    due: Callable[[int], bool] = validation.is_due if validation else lambda epoch: False
+    with written_aside(run.metrics_path) as aside:
+        aside.touch()
+        for row in rows:
+            append_json_line(aside, row if due(row["epoch"]) else {k: v for k, v in row.items() if k != "validation"})
+    if best is not None:
+        _adopt_best(fork, run, best["epoch"])
+    own = replace(saved, facts={**saved.facts, "best": best, "recipe_hash": method.hash()})
+    checkpoints.save(run.checkpoints_path / fork.state_path.name, own)
+    return own
+
+
+def _best_so_far(rows: list[dict[str, Any]], validation: Validation | None, fork: Fork) -> dict[str, Any] | None:
+    """The best epoch as the new run would have found it."""
+    best: dict[str, Any] | None = None
+    for row in rows:
+        if validation is None or not validation.is_due(row["epoch"]):
+            continue
+        if row.get("validation") is None:
+            raise UsageError(
+                f"{fork.run.path} was not validated after epoch {row['epoch'] + 1}; give it the same --validation-every"
+            )
+        best, _ = validation.update(best, row["validation"], row["epoch"] + 1)
+    return best
+
+
+def _adopt_best(fork: Fork, run: Run, epochs: int) -> None:
+    """Copy the best state, which the parent must still have."""
+    for path in (best_path(fork.run), fork.run.checkpoints_path / f"state-{epochs:04d}"):
+        if path.with_suffix(".json").exists():
+            saved = checkpoints.load(path)
+            if saved.facts["epoch"] == epochs:
+                checkpoints.save(best_path(run), saved)
+                return
+    raise UsageError(f"{fork.run.path} has not kept its best state so far, after {epochs} epochs")
+
+
+def described(fork: Fork) -> dict[str, Any]:
+    """What the new run's record says of its origin."""
+    return {"run": fork.run.path.name, "epoch": fork.epochs, "recipe_hash": fork.run.record.get("recipe_hash")}

@@ -1,0 +1,69 @@
+"""Run by torchrun: each process takes a step on its share of a batch, and the first saves what came of it.
+
+torchrun --nproc-per-node 2 gloo_worker.py OUT BATCH
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from probmargin.core.noise import KeyedNoise
+from probmargin.engine.distributed import World, process_group
+from probmargin.methods.plain import at_epoch
+from probmargin.methods.resolve import named
+from probmargin.training.distributed import DistributedNetwork
+from probmargin.training.network import Network
+from probmargin.training.step import Batch, summarise, train_step
+
+METHODS = "standard at trades mart fat awp trades-awp gairat gair-mart mail-at mail-trades mail-mart mail-awp".split()
+
+
+def smooth_net() -> nn.Module:
+    """A network without batch norm, in float64."""
+    torch.manual_seed(0)
+    layers = (
+        nn.Conv2d(1, 6, 3, padding=1),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(6 * 36, 16),
+        nn.Tanh(),
+        nn.Linear(16, 4),
+    )
+    return nn.Sequential(*layers).double()
+
+
+def share_of(world: World, size: int) -> Batch:
+    """This process's part of one global batch."""
+    draw = torch.Generator().manual_seed(1)
+    x = torch.rand(size, 1, 6, 6, generator=draw, dtype=torch.float64)
+    labels = torch.randint(4, (size,), generator=draw)
+    rows = world.rows(size)
+    return Batch(x=x[rows], labels=labels[rows], noise=KeyedNoise(seed=3, ids=torch.arange(size)[rows]))
+
+
+def one_step(name: str, world: World, size: int) -> dict[str, torch.Tensor]:
+    """Gradients, sums and weights after a step in the last epoch of a method."""
+    model = smooth_net()
+    network = Network(model) if world.size == 1 else DistributedNetwork(model, "fp32", world)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    method = named(name)
+    batch = share_of(world, size)
+    result = train_step(network, optimizer, at_epoch(method, method.epochs - 1), batch, reduce=world.reduce)
+    found = {f"grad {key}": value.grad for key, value in model.named_parameters() if value.grad is not None}
+    found |= {f"after {key}": value.detach() for key, value in model.named_parameters()}
+    return found | {"sums": world.reduce(summarise(result, batch.labels))}
+
+
+def main(out: Path, size: int) -> None:
+    with process_group(torch.device("cpu")) as world:
+        found = {f"{name}: {key}": value for name in METHODS for key, value in one_step(name, world, size).items()}
+        if world.is_writer:
+            save_file({key: value.clone().contiguous() for key, value in found.items()}, out)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,155 @@
+"""Several processes train as one does. Gloo on CPUs: NCCL is not run here."""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from probmargin.core.errors import UsageError
+from probmargin.engine.distributed import World, process_group
+from probmargin.runs.run import open_run
+from probmargin.training.distributed import check_shares, with_sync_bn
+
+HERE = Path(__file__).parent
+
+
+def torchrun(processes: int, *arguments: str) -> list[str]:
+    head = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return [*head, *arguments]
+
+
+def worker() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gloo_worker", HERE / "gloo_worker.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("processes", "size"), [(2, 128), (3, 65)])
+def test_processes_share_one_batch_as_one_process_does(tmp_path: Path, processes: int, size: int) -> None:
+    """Two of 64 are one of 128, and shares of 21, 22 and 22 are one of 65: gradients, new weights and sums."""
+    out = tmp_path / "found.safetensors"
+    command = torchrun(processes, str(HERE / "gloo_worker.py"), str(out), str(size))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=120)
+    assert result.returncode == 0, result.stderr[-3000:]
+    shared, module = load_file(out), worker()
+    for name in module.METHODS:
+        alone = module.one_step(name, World(), size)
+        assert max(float(value.abs().max()) for key, value in alone.items() if "grad" in key) > 1e-4
+        for key, value in alone.items():
+            torch.testing.assert_close(shared[f"{name}: {key}"], value, rtol=0, atol=1e-9, equal_nan=True, msg=name)
+
+
+def test_every_row_belongs_to_one_process() -> None:
+    for count in (1, 7, 64, 65):
+        for size in (1, 2, 3, 8):
+            rows = [row for rank in range(size) for row in range(count)[World(rank, size).rows(count)]]
+            assert rows == list(range(count))
+
+
+def test_alone_nothing_is_sent() -> None:
+    with process_group(torch.device("cpu")) as world:
+        total = torch.ones(2)
+        assert world == World()
+        assert world.reduce(total) is total
+        assert world.any(True)
+        assert not world.any(False)
+        assert world.from_writer(lambda: 3) == 3
+
+
+def test_a_batch_too_small_for_the_processes_is_refused() -> None:
+    check_shares(65, 16, World(0, 1))
+    with pytest.raises(UsageError, match="1 images for 2 processes"):
+        check_shares(65, 16, World(0, 2))
+    with pytest.raises(UsageError, match="--sync-bn"):
+        with_sync_bn(torch.nn.BatchNorm2d(3), torch.device("cpu"))
+
+
+TRAIN = ("-m", "probmargin", "train", "--data", "digits", "--model", "small-cnn", "--device", "cpu", "--method", "at")
+
+
+@pytest.mark.slow
+def test_a_run_of_two_processes_stops_together_and_goes_on_with_one(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    options = (
+        "--epochs",
+        "12",
+        "--batch-size",
+        "64",
+        "--set",
+        "attack.num_steps=2",
+        "--dynamics",
+        "--validation",
+        "100",
+    )
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    done = subprocess.run(
+        torchrun(2, *TRAIN, *options, "--out", str(whole)),
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("judge it with") == 1
+    assert len(open_run(whole).metrics) == 12
+    process = subprocess.Popen(
+        torchrun(2, *TRAIN, *options, "--out", str(cut)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    while not (cut / "metrics.jsonl").exists() or len(open_run(cut).metrics) < 2:
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert open_run(cut).states()
+    rows = len(open_run(cut).metrics)
+    assert 2 <= rows < 12
+    resumed = subprocess.run(
+        [sys.executable, *TRAIN, *options, "--out", str(cut), "--resume"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+        timeout=300,
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    assert [row["epoch"] for row in open_run(cut).metrics] == list(range(12))
+    for first, second in zip(open_run(whole).metrics[:rows], open_run(cut).metrics[:rows], strict=True):
+        assert first["loss"] == pytest.approx(second["loss"], rel=1e-9)
+    assert open_run(cut).metrics[-1]["loss"] == pytest.approx(open_run(whole).metrics[-1]["loss"], rel=0.2)
+
+
+@pytest.mark.slow
+def test_a_lost_process_ends_the_run_with_its_state_intact(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = torchrun(2, *TRAIN, "--epochs", "200", "--keep-epochs", "1,2", "--out", str(run))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    while not (run / "checkpoints" / "state-0002.json").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[-1]), signal.SIGKILL)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode not in (0, None)
+    assert "a process of this run is lost" in err
+    _, saved, notes = open_run(run).load_state()
+    assert not notes
+    assert saved.facts["epoch"] >= 2

@@ -1,0 +1,134 @@
+"""What each example did, epoch by epoch: in dynamics.npz, in TensorBoard, and in label_noise.npz."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from blobs import blobs
+from strategies import images, keyed, tiny_net
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+from training_runs import StopAfter, fit, recipe, same
+
+from probmargin.core.errors import UsageError
+from probmargin.core.losses import is_correct, probabilistic_margin
+from probmargin.data.label_noise import label_noise
+from probmargin.methods.plain import at_epoch
+from probmargin.methods.resolve import named
+from probmargin.runs.run import open_run
+from probmargin.training.examples import ROWS, Dynamics, empty_examples, note_examples
+from probmargin.training.loop import Interrupted
+from probmargin.training.network import Network
+from probmargin.training.step import Batch, train_step
+
+
+def read(path: Path) -> dict[str, Any]:
+    with np.load(path / "dynamics.npz", allow_pickle=False) as file:
+        return dict(file)
+
+
+def test_a_batch_is_noted_at_its_places() -> None:
+    x, labels = images(0, 5, size=6)
+    model = tiny_net()
+    method = at_epoch(named("gairat"), 99)
+    result = train_step(Network(model), torch.optim.SGD(model.parameters(), lr=0.1), method, Batch(x, labels, keyed(5)))
+    table = empty_examples(9, x.device)
+    places = torch.tensor([7, 0, 3, 8, 4])
+    note_examples(table, places, labels, result)
+    rows = dict(zip(ROWS, table, strict=True))
+    torch.testing.assert_close(rows["margin"][places], probabilistic_margin(result.logits, labels))
+    torch.testing.assert_close(rows["weight"][places], result.weight)
+    assert rows["correct"][places].bool().tolist() == is_correct(result.logits, labels).tolist()
+    assert result.lps is not None
+    assert rows["lps"][places].tolist() == result.margin.tolist() == result.lps.tolist()
+    assert (table[:, [1, 2, 5, 6]] == 0).all()
+
+
+def test_the_file_agrees_with_the_metrics(tmp_path: Path) -> None:
+    _, path = fit(tmp_path / "run", recipe("gairat"), dynamics=True, validation=10)
+    found, rows = read(path), open_run(path).metrics
+    assert found["epochs"].tolist() == list(range(6))
+    assert found["margin"].shape == found["weight"].shape == found["correct"].shape == found["lps"].shape == (6, 54)
+    assert len(set(found["index"].tolist())) == 54
+    np.testing.assert_allclose(found["correct"].mean(axis=1), [row["robust_accuracy"] for row in rows])
+    np.testing.assert_allclose(found["weight"].mean(axis=1), [row["weight_mean"] for row in rows], rtol=1e-5)
+    np.testing.assert_array_equal(found["correct"], found["margin"] > 0)
+    burn_in = open_run(path).recipe.burn_in_epochs
+    assert np.isnan(found["lps"][:burn_in]).all()
+    assert set(np.unique(found["lps"][burn_in:])) <= set(range(11))
+    assert (found["weight"][:burn_in] == 1).all()
+    assert found["weight"][burn_in:].std() > 0
+
+
+def test_steps_survived_are_left_out_where_nobody_counts_them(tmp_path: Path) -> None:
+    _, path = fit(tmp_path / "run", recipe("mail-at"), dynamics=True)
+    assert "lps" not in read(path)
+    _, path = fit(tmp_path / "standard", recipe("standard"), dynamics=True)
+    assert (read(path)["margin"] != 0).all()
+    _, path = fit(tmp_path / "none", recipe("mail-at"))
+    assert not (path / "dynamics.npz").exists()
+
+
+@pytest.mark.parametrize("steps", [9, 12, 18])
+def test_a_resume_keeps_every_row(tmp_path: Path, steps: int) -> None:
+    _, whole = fit(tmp_path / "whole", recipe("gairat"), dynamics=True)
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "cut", recipe("gairat"), dynamics=True, reporter=StopAfter(steps))
+    _, cut = fit(tmp_path / "cut", recipe("gairat"), dynamics=True, resume=True)
+    first, second = read(whole), read(cut)
+    assert first.keys() == second.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+
+
+def test_rows_of_epochs_that_are_trained_again_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "dynamics.npz"
+    table = Dynamics(path, torch.arange(3))
+    for epoch in range(4):
+        table.add(epoch, np.full((4, 3), epoch, dtype=np.float32), has_lps=epoch > 1)
+    table.write()
+    again = Dynamics(path, torch.arange(3))
+    again.read(path, before=3)
+    assert sorted(again.rows) == [0, 1, 2]
+    for epoch, values in again.rows.items():
+        expected = table.rows[epoch].copy()
+        expected[ROWS.index("correct")] = expected[ROWS.index("correct")] > 0
+        np.testing.assert_array_equal(values, expected)
+
+
+def test_tensorboard_holds_the_curves_and_the_histograms(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "run", recipe("mail-trades"), reporter=StopAfter(14), validation=10, monitor="nat")
+    _, path = fit(tmp_path / "run", recipe("mail-trades"), resume=True, validation=10, monitor="nat")
+    events = EventAccumulator(str(path), size_guidance={"histograms": 0})
+    events.Reload()
+    rows = open_run(path).metrics
+    losses = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    assert [step for step, _ in losses] == list(range(6))
+    assert [value for _, value in losses] == pytest.approx([row["loss"] for row in rows], rel=1e-5)
+    assert {"validation/robust_accuracy", "monitors/nat", "train/effective_sample_size"} <= set(
+        events.Tags()["scalars"]
+    )
+    assert {"margin", "weight"} <= set(events.Tags()["histograms"])
+    assert len(events.Histograms("weight")) == 6
+    assert len(list(path.glob("events.*"))) == 2
+
+
+def test_label_noise_is_written_down_and_trained_on(tmp_path: Path) -> None:
+    data = blobs()
+    noisy, path = fit(tmp_path / "noisy", recipe(), label_noise="symmetric:0.25")
+    clean, _ = fit(tmp_path / "clean", recipe())
+    assert not same(noisy, clean)
+    expected, mask = label_noise(data.train, "symmetric:0.25", 2, seed=1)
+    by_hand, _ = fit(tmp_path / "by_hand", recipe(), data=replace(data, train=expected))
+    assert same(noisy, by_hand)
+    with np.load(path / "label_noise.npz", allow_pickle=False) as file:
+        assert file["is_wrong"].sum() == 16
+        assert file["is_wrong"].tolist() == mask.tolist()
+        assert file["labels"].tolist() == expected.labels.tolist()
+        assert file["index"].tolist() == list(range(64))
+    assert open_run(path).record["label_noise"] == "symmetric:0.25"
+    with pytest.raises(UsageError, match=r"label_noise is 'symmetric:0\.25' there and None here"):
+        fit(path, recipe(), resume=True)

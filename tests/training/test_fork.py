@@ -1,0 +1,153 @@
+"""A run that branches off another ends where training from scratch ends, or is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobs import blobs
+from training_runs import StopAfter, fit, recipe, same
+
+from probmargin.core.errors import UsageError
+from probmargin.core.settings import AWP, EMA
+from probmargin.methods.method import Method, Phase
+from probmargin.runs.run import open_run
+from probmargin.training.agreement import recipe_differences
+from probmargin.training.loop import Interrupted
+
+FORKED_AT = 4
+
+
+def without_rates(path: Path) -> list[dict[str, object]]:
+    return [{k: v for k, v in row.items() if k != "images_per_second"} for row in open_run(path).metrics]
+
+
+JUMP = Phase(from_epoch=5, start_from_epoch=4, fresh_momentum=True, set={"attack.loss": "cw"})
+CHILDREN = {
+    "mail-at": recipe("mail-at"),
+    "gairat": recipe("gairat", attack=recipe("at").attack),
+    "an earlier drop afterwards": recipe("mail-at", lr_milestones=(4,), lr_decay=0.5),
+    "longer": recipe("mail-at", epochs=6, burn_in_epochs=5),
+    "a restart with fresh momentum": recipe("mail-at", phases=(JUMP,)),
+    "awp after its warm-up": recipe("at", awp=AWP(warmup_epochs=4)),
+}
+
+
+@pytest.mark.parametrize("key", CHILDREN)
+def test_a_fork_equals_training_from_scratch(tmp_path: Path, key: str) -> None:
+    child = CHILDREN[key]
+    assert child.burn_in_epochs >= FORKED_AT or not child.is_reweighted
+    fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,), dynamics=True)
+    forked, path = fit(tmp_path / "fork", child, fork=f"{tmp_path / 'parent'}@{FORKED_AT}", dynamics=True)
+    scratch, other = fit(tmp_path / "scratch", child, dynamics=True)
+    assert same(scratch, forked)
+    assert without_rates(path) == without_rates(other)
+    record = open_run(path).record
+    assert record["forked_from"] == {"run": "parent", "epoch": FORKED_AT, "recipe_hash": recipe("at").hash()}
+    files = [dict(np.load(folder / "dynamics.npz")) for folder in (path, other)]
+    assert files[0].keys() == files[1].keys()
+    for name, values in files[0].items():
+        np.testing.assert_array_equal(values, files[1][name], err_msg=name)
+
+
+@pytest.mark.parametrize("steps", [2, 3, 4])
+def test_a_fork_is_resumed_like_any_run(tmp_path: Path, steps: int) -> None:
+    fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,))
+    origin = f"{tmp_path / 'parent'}@{FORKED_AT}"
+    scratch, _ = fit(tmp_path / "scratch", recipe("mail-at"))
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "fork", recipe("mail-at"), fork=origin, reporter=StopAfter(steps))
+    again = origin if steps == 2 else None
+    resumed, path = fit(tmp_path / "fork", recipe("mail-at"), resume=True, fork=again)
+    assert same(scratch, resumed)
+    assert [row["epoch"] for row in open_run(path).metrics] == list(range(6))
+    with pytest.raises(UsageError, match="forked_from"):
+        fit(tmp_path / "scratch", recipe("mail-at"), resume=True, fork=origin)
+
+
+def test_a_fork_killed_before_its_first_state_asks_for_its_origin_again(tmp_path: Path) -> None:
+    fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,))
+    origin = f"{tmp_path / 'parent'}@{FORKED_AT}"
+    whole, path = fit(tmp_path / "fork", recipe("mail-at"), fork=origin)
+    for state in open_run(path).states():
+        state.with_suffix(".json").unlink()
+    with pytest.raises(UsageError, match="give --fork parent@4 again"):
+        fit(path, recipe("mail-at"), resume=True)
+    again, _ = fit(path, recipe("mail-at"), resume=True, fork=origin)
+    assert same(whole, again)
+
+
+def test_epochs_under_phases_are_compared_as_they_are_trained() -> None:
+    """FAT's friendly steps change on the way: the same recipe agrees with itself, a shifted one does not."""
+    fat = recipe("fat", epochs=30)
+    assert recipe_differences(fat, fat, 30, 4) == []
+    later = replace(fat, phases=tuple(replace(p, from_epoch=p.from_epoch + 1) for p in fat.phases))
+    first = min(p.from_epoch for p in fat.phases if p.from_epoch > 0)
+    assert recipe_differences(fat, later, first, 4) == [] or "tau" in recipe_differences(fat, later, first, 4)[0]
+    assert "attack.tau" in recipe_differences(fat, later, 30, 4)[0]
+
+
+@pytest.mark.parametrize(
+    ("child", "words"),
+    [
+        (recipe("mail-at", burn_in_epochs=2), r"in epoch 2 margin\.name is 'none' there and 'pm_adv' here"),
+        (recipe("trades"), r"in epoch 0 .*attack\.loss is 'ce' there and 'kl' here"),
+        (recipe("mail-at", lr=0.1), r"in epoch 0 lr is 0\.2 there and 0\.1 here"),
+        (recipe("mail-at", lr_milestones=(2, 5)), r"in epoch 2 lr is 0\.2 there and 0\.02"),
+        (recipe("mail-at", weight_decay=0.1), r"weight_decay is 0\.0035 there and 0\.1 here"),
+        (recipe("mail-at", momentum=0.5), r"momentum is 0\.9 there and 0\.5 here"),
+        (recipe("mail-at", batch_size=8), "batch_size is 16 there and 8 here"),
+        (recipe("mail-at", ema=EMA()), r"ema is None there and \{'decay': 0\.995\} here"),
+        (recipe("at", awp=AWP(warmup_epochs=3)), "in epoch 3 awp is None there"),
+        (recipe("mail-at", phases=(replace(JUMP, start_from_epoch=3),)), "epoch 3 is trained there alone"),
+        (recipe("at", epochs=4, burn_in_epochs=4, lr_milestones=()), "nothing is left to train after 4 of 4 epochs"),
+    ],
+)
+def test_a_fork_that_would_not_equal_scratch_is_refused_by_name(tmp_path: Path, child: Method, words: str) -> None:
+    fit(tmp_path / "parent", recipe("at", lr_milestones=(4, 5)), keep_epochs=(FORKED_AT,))
+    with pytest.raises(UsageError, match=words):
+        fit(tmp_path / "fork", child, fork=f"{tmp_path / 'parent'}@{FORKED_AT}")
+    assert not (tmp_path / "fork").exists()
+
+
+def test_other_data_seeds_and_models_are_refused(tmp_path: Path) -> None:
+    _, parent = fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,))
+    origin, out = f"{parent}@{FORKED_AT}", tmp_path / "fork"
+    with pytest.raises(UsageError, match="seed is 1 there and 2 here"):
+        fit(out, recipe(), fork=origin, seed=2)
+    with pytest.raises(UsageError, match="data_fingerprint"):
+        fit(out, recipe(), fork=origin, data=blobs(seed=1))
+    with pytest.raises(UsageError, match="model is 'small-cnn' there and 'preact-resnet18' here"):
+        fit(out, recipe(), fork=origin, model="preact-resnet18")
+    with pytest.raises(UsageError, match="validation is None there and 8 here"):
+        fit(out, recipe(), fork=origin, validation=8)
+    with pytest.raises(UsageError, match=r"label_noise is None there and 'symmetric:0\.1' here"):
+        fit(out, recipe(), fork=origin, label_noise="symmetric:0.1")
+    with pytest.raises(UsageError, match=r"kept its state after 1 epochs .*--keep-epochs 1"):
+        fit(out, recipe(), fork=f"{parent}@1")
+    with pytest.raises(UsageError, match="RUN@EPOCH"):
+        fit(out, recipe(), fork=str(parent))
+    with pytest.raises(UsageError, match="there is no run at"):
+        fit(out, recipe(), fork="nowhere@4")
+    with pytest.raises(UsageError, match="give one"):
+        fit(out, recipe(), fork=origin, checkpoint=parent / "checkpoints" / "state-0004.safetensors")
+    damaged = parent / "checkpoints" / "state-0004.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x00")
+    with pytest.raises(UsageError, match="damaged"):
+        fit(out, recipe(), fork=origin)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("every", [None, 2])
+def test_the_best_so_far_of_a_fork_is_that_of_scratch(tmp_path: Path, every: int | None) -> None:
+    """Before a child's burn-in ends its parent may have looked at held-out images where the child would not."""
+    held: dict[str, Any] = {"validation": 20, "validation_every": every}
+    fit(tmp_path / "parent", recipe("at"), keep_epochs=(2, FORKED_AT), **held)
+    fit(tmp_path / "fork", recipe("mail-at"), fork=f"{tmp_path / 'parent'}@{FORKED_AT}", **held)
+    fit(tmp_path / "scratch", recipe("mail-at"), **held)
+    assert without_rates(tmp_path / "fork") == without_rates(tmp_path / "scratch")
+    bests = [json.loads((tmp_path / run / "checkpoints" / "best.json").read_text()) for run in ("fork", "scratch")]
+    assert bests[0]["best"] == bests[1]["best"]
+    assert bests[0]["sha256"] == bests[1]["sha256"]

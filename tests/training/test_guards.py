@@ -1,0 +1,157 @@
+"""A run that cannot be saved stops with a reason, and what it had saved is as it was."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training_runs import StopAfter, fit, recipe
+
+from probmargin.core.errors import UsageError
+from probmargin.methods.method import Phase
+from probmargin.runs.run import open_run
+from probmargin.training.guards import above_chance, check_collapse
+from probmargin.training.loop import TrainingStopped
+from probmargin.training.progress import Reporter
+from probmargin.training.stepper import Stepper
+from probmargin.weights.hinge import Hinge
+from probmargin.weights.normalizers import Fixed
+
+
+@dataclass
+class Spoil:
+    """Does something to the model after each step from an epoch on."""
+
+    epoch: int
+    what: Any
+
+    def into(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        original = Stepper.__call__
+        spoil = self
+
+        def call(stepper: Stepper, now: Any, epoch: int, lr: float, positions: Any, draws: Any) -> None:
+            original(stepper, now, epoch, lr, positions, draws)
+            if epoch >= spoil.epoch:
+                with torch.no_grad():
+                    spoil.what(stepper)
+
+        monkeypatch.setattr(Stepper, "__call__", call)
+
+
+def states(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in (path / "checkpoints").iterdir()}
+
+
+def not_a_number(stepper: Stepper) -> None:
+    next(stepper.state.model.parameters()).fill_(torch.nan)
+
+
+def constant(stepper: Stepper) -> None:
+    *_, weight, bias = stepper.state.model.parameters()
+    weight.zero_()
+    bias.copy_(torch.tensor([0.0, 9.0]))
+    stepper.state.forget_momentum()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words", "last"),
+    [
+        (Spoil(3, not_a_number), "epoch 3 is not a number", 3),
+        (Spoil(3, constant), "collapsed: in epoch 4 every prediction is class 1, after an accuracy of", 4),
+    ],
+)
+def test_the_last_good_state_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Spoil, words: str, last: int
+) -> None:
+    spoil.into(monkeypatch)
+    method = recipe("at", epochs=8)
+    with pytest.raises(TrainingStopped, match=words):
+        fit(tmp_path / "run", method)
+    run = open_run(tmp_path / "run")
+    assert run.states()[-1].name == f"state-{last:04d}"
+    assert [row["epoch"] for row in run.metrics] == list(range(last))
+    _, saved, notes = run.load_state()
+    assert not notes
+    assert all(tensor.isfinite().all() for tensor in saved.tensors.values())
+
+
+def test_a_bad_weight_after_the_last_step_of_an_epoch_is_seen_before_it_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The epoch's losses were fine."""
+    original = Stepper.__call__
+    steps: list[int] = []
+
+    def call(stepper: Stepper, now: Any, epoch: int, lr: float, positions: Any, draws: Any) -> None:
+        original(stepper, now, epoch, lr, positions, draws)
+        steps.append(epoch)
+        if len(steps) == 8:
+            with torch.no_grad():
+                not_a_number(stepper)
+
+    monkeypatch.setattr(Stepper, "__call__", call)
+    with pytest.raises(TrainingStopped, match="a parameter is not a number after epoch 1"):
+        fit(tmp_path / "run", recipe("at"))
+    assert open_run(tmp_path / "run").states()[-1].name == "state-0001"
+
+
+def test_an_interrupted_epoch_that_went_wrong_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Spoil(2, not_a_number).into(monkeypatch)
+    with pytest.raises(TrainingStopped, match="not a number"):
+        fit(tmp_path / "run", recipe("at"), reporter=StopAfter(10))
+    assert open_run(tmp_path / "run").states()[-1].name == "state-0002"
+
+
+def test_weights_of_zero_stop_a_run(tmp_path: Path) -> None:
+    """Hinge weights of examples that are all safe, with a fixed factor, are all zero."""
+    method = recipe("mail-at", weight=Hinge(slope=1.0, bias=-1.0), normalizer=Fixed(), burn_in_epochs=2)
+    with pytest.raises(TrainingStopped, match="every weight of epoch 2 is zero"):
+        fit(tmp_path / "run", method)
+    assert open_run(tmp_path / "run").states()[-1].name == "state-0002"
+
+
+def test_a_constant_prediction_before_anything_was_learnt_is_no_collapse() -> None:
+    labels = torch.arange(100) % 2
+    learnt = above_chance(labels)
+    assert 0.7 < learnt < 0.8
+    sums = [100.0, 1.0, 50.0, 50.0, 100.0, 100.0, 100.0, 100.0]
+    check_collapse(0, sums, top_accuracy=0.6, learnt=learnt)
+    with pytest.raises(TrainingStopped, match="class 1"):
+        check_collapse(0, sums, top_accuracy=0.9, learnt=learnt)
+    check_collapse(0, [*sums[:6], 99.0, 99.0], top_accuracy=0.9, learnt=learnt)
+
+
+def test_memory_that_ends_names_a_batch_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nmore lines")
+
+    _, path = fit(tmp_path / "run", recipe("at", epochs=2))
+    kept = states(path)
+    for state in open_run(path).states()[1:]:
+        state.with_suffix(".json").unlink()
+    monkeypatch.setattr(Stepper, "step", full)
+    with pytest.raises(TrainingStopped, match="batch size 16; half of it should fit: --batch-size 8") as stopped:
+        fit(path, recipe("at", epochs=2), resume=True)
+    assert "\n" not in str(stopped.value)
+    assert states(path)["state-0001.safetensors"] == kept["state-0001.safetensors"]
+
+
+def test_a_phase_that_would_be_ignored_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a phase cannot change weight_decay"):
+        fit(tmp_path / "run", recipe(phases=(Phase(from_epoch=2, set={"weight_decay": 0.1}),)))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_bar_on_a_terminal_sees_a_bad_loss_within_the_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Live(Reporter):
+        is_live = True
+
+    monkeypatch.setattr("probmargin.training.loop._GLANCE_SECONDS", 0.0)
+    Spoil(2, not_a_number).into(monkeypatch)
+    reporter = Live(quiet=True)
+    steps: list[int] = []
+    monkeypatch.setattr(reporter, "advance", lambda: steps.append(1))
+    with pytest.raises(TrainingStopped, match="not a number"):
+        fit(tmp_path / "run", recipe("at"), reporter=reporter)
+    assert len(steps) == 10

@@ -1,0 +1,98 @@
+"""Runs that are killed at any moment, and runs that go on for long."""
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blobs import blobs
+from training_runs import Listener, fit, recipe
+
+from probmargin.engine import checkpoints
+from probmargin.runs.run import open_run
+
+TRAIN = [sys.executable, "-m", "probmargin", "train", "--data", "digits", "--model", "small-cnn", "--device", "cpu"]
+OPTIONS = ["--method", "gairat", "--epochs", "12", "--set", "ema.decay=0.9", "--set", "awp.gamma=0.005"]
+WATCHED = ["--set", "attack.num_steps=4", "--validation", "200", "--validation-every", "1", "--dynamics"]
+KEPT = ["--keep-epochs", ",".join(map(str, range(1, 12)))]
+KILLS = 20
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_twenty_random_moments_ends_as_if_it_never_was(tmp_path: Path) -> None:
+    command = [*TRAIN, *OPTIONS, *WATCHED, *KEPT]
+    began = time.monotonic()
+    subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, capture_output=True, timeout=120)
+    whole_seconds = time.monotonic() - began
+    draw = random.Random(5)
+    cut = [*command, "--out", str(tmp_path / "cut"), "--resume"]
+    for _ in range(KILLS):
+        process = subprocess.Popen(cut, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        try:
+            process.wait(timeout=draw.uniform(0.2, 0.8 * whole_seconds))
+        except subprocess.TimeoutExpired:
+            process.kill()
+        _, err = process.communicate(timeout=60)
+        assert "Traceback" not in err
+        assert process.returncode in (-9, 0), err
+    last = subprocess.run(cut, check=False, capture_output=True, text=True, timeout=120)
+    assert last.returncode == 0, last.stderr
+    runs = [open_run(tmp_path / name) for name in ("whole", "cut")]
+    tensors = [run.checkpoints_path / "state-0012.safetensors" for run in runs]
+    assert tensors[0].read_bytes() == tensors[1].read_bytes()
+    rows = [[{k: v for k, v in row.items() if k != "images_per_second"} for row in run.metrics] for run in runs]
+    assert rows[0] == rows[1]
+    bests = [checkpoints.load(run.checkpoints_path / "best").facts["best"] for run in runs]
+    assert bests[0] == bests[1]
+    found = [dict(np.load(run.path / "dynamics.npz")) for run in runs]
+    for name, values in found[0].items():
+        np.testing.assert_array_equal(values, found[1][name], err_msg=name)
+    assert not list((tmp_path / "cut").rglob("*.part"))
+
+
+def resident() -> int:
+    """Bytes of memory this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+class Weigher(Listener):
+    """Notes the process's memory after each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: list[int] = []
+
+    def epoch(self, metrics: dict[str, object], epochs: int) -> None:
+        self.bytes.append(resident())
+
+
+@pytest.mark.slow
+def test_two_hundred_epochs_hold_no_more_memory_than_five(tmp_path: Path) -> None:
+    weigher = Weigher()
+    request = {"validation": 20, "monitor": "pgd-5:20", "save_seconds": 10.0}
+    fit(tmp_path / "run", recipe("mail-trades", epochs=200), data=blobs(512), reporter=weigher, **request)
+    assert len(weigher.bytes) == 200
+    assert weigher.bytes[-1] <= 1.03 * weigher.bytes[4]
+
+
+def test_a_start_killed_before_its_first_state_begins_anew(tmp_path: Path) -> None:
+    """The record is there, an epoch's line and half a checkpoint too, but no state."""
+    whole, path = fit(tmp_path / "run", recipe())
+    for state in open_run(path).states():
+        checkpoints.remove(state)
+    (path / "recipe.json").unlink()
+    (path / "checkpoints" / ".state-0001.safetensors.99.part").write_bytes(b"half")
+    again, _ = fit(path, recipe(), resume=True)
+    assert [row["epoch"] for row in open_run(path).metrics] == list(range(6))
+    assert all((tensor == whole[name]).all() for name, tensor in again.items())
+    assert not list(path.rglob("*.part"))
+
+
+def test_a_folder_with_nothing_but_a_part_is_a_new_run(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".record.json.99.part").write_text("{")
+    _, path = fit(tmp_path / "run", recipe("at", epochs=1), resume=True)
+    assert len(open_run(path).metrics) == 1

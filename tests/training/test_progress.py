@@ -1,0 +1,94 @@
+"""What a person sees."""
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from training_runs import Listener, fit, recipe
+
+from probmargin.models.build import build_model
+from probmargin.training.assemble import Hardware
+from probmargin.training.forecast import Pace, forecast
+from probmargin.training.progress import Reporter, epoch_line
+
+METRICS: dict[str, Any] = {
+    "epoch": 2,
+    "lr": 0.1,
+    "loss": 1.2345,
+    "natural_accuracy": 0.8,
+    "robust_accuracy": 0.5,
+    "weight_mean": 1.0,
+    "effective_sample_size": 40.0,
+    "images_per_second": 900.0,
+}
+
+
+def test_a_line_says_everything() -> None:
+    line = epoch_line(METRICS, 10)
+    for words in ("epoch 3/10", "lr 0.1", "loss 1.2345", "natural 80.0%", "robust 50.0%", "weight 1.00", "ess 40"):
+        assert words in line
+    watched = METRICS | {"validation": {"robust_accuracy": 0.4}, "monitors": {"pgd-20": 0.3}}
+    assert epoch_line(watched, 10).endswith("held out 40.0%  test monitors: pgd-20 30.0%")
+
+
+def test_a_terminal_gets_a_bar_with_the_numbers() -> None:
+    screen = io.StringIO()
+    reporter = Reporter(console=Console(file=screen, force_terminal=True, width=200))
+    reporter.start("mail-at", 100, 0)
+    assert reporter.is_live
+    reporter.advance()
+    reporter.glance(METRICS, 10)
+    reporter.epoch(METRICS, 10)
+    reporter.stop()
+    shown = screen.getvalue()
+    for words in ("epoch 3/10", "loss 1.2345", "ess 40", "900 img/s", "ETA", "1/100"):
+        assert words in shown
+    assert not reporter.is_live
+
+
+def test_a_file_gets_plain_lines_with_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = io.StringIO()
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    reporter = Reporter(console=Console(file=page, width=200))
+    reporter.start("mail-at", 100, 20)
+    for _ in range(20):
+        reporter.advance()
+    clock[0] += 10.0
+    reporter.epoch(METRICS, 10)
+    assert page.getvalue().rstrip().endswith("ETA 0:00:30")
+    assert "\x1b" not in page.getvalue()
+
+
+def test_a_forecast_comes_once_after_the_first_steps(tmp_path: Path) -> None:
+    listener = Listener()
+    fit(tmp_path / "run", recipe("at"), reporter=listener)
+    told = [text for text in listener.said if text.startswith("forecast")]
+    assert len(told) == 1
+    assert re.search(r"about \d+:\d\d:\d\d for the 13 steps that are left, at .* ms each", told[0])
+    assert "GiB" in told[0]
+
+
+def test_the_first_steps_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    said: list[str] = []
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    pace = Pace(torch.device("cpu"), said.append)
+    for step in range(20):
+        clock[0] += 100.0 if step < Pace.skipped else 2.0
+        pace.step(1000 - step)
+    assert len(said) == 1
+    assert "at 2e+03 ms each" in said[0]
+    assert "0:33:00 for the 990 steps" in said[0]
+
+
+def test_a_dry_run_times_real_shapes() -> None:
+    text = forecast(
+        recipe("mail-at"), build_model("small-cnn", num_classes=2, in_channels=1), (64, 1, 4, 4, 2), Hardware()
+    )
+    assert "for 6 epochs of 4 steps" in text
+    assert "(measured: 2 steps of 16 images on cpu)" in text
