@@ -36,7 +36,8 @@ def fusable(call: Call) -> Call:
 
     @functools.wraps(call)
     def either(*arguments: Any, **options: Any) -> Any:
-        chosen = compiled() if _is_fusing.get() else call
-        return chosen(*arguments, **options)
+        if torch.compiler.is_compiling() or not _is_fusing.get():
+            return call(*arguments, **options)
+        return compiled()(*arguments, **options)
 
     return cast(Call, either)

@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 
+from probmargin.core.fusing import fusable
 from probmargin.core.types import Labels, Logits, PerExample
 
 KLDirection = Literal["nat_adv", "adv_nat"]
@@ -35,6 +36,7 @@ def kl_divergence(logits_p: Logits, logits_q: Logits) -> PerExample:
     return (log_p.exp() * (log_p - log_q)).sum(dim=1)
 
 
+@fusable
 def directed_kl(logits_nat: Logits, logits_adv: Logits, direction: KLDirection) -> PerExample:
     """KL(p_nat||p_adv) for `nat_adv` (released code), KL(p_adv||p_nat) for `adv_nat` (the paper's text)."""
     if direction == "nat_adv":
@@ -61,6 +63,7 @@ def logit_margin(logits: Logits, labels: Labels) -> PerExample:
     return gap_to_runner_up(logits, labels)
 
 
+@fusable
 def probabilistic_margin(logits: Logits, labels: Labels) -> PerExample:
     """PM = p_y - max_{j != y} p_j, in [-1, 1]; positive where the prediction is right.
 

@@ -4,6 +4,7 @@ from typing import Literal
 
 import torch
 
+from probmargin.core.fusing import fusable
 from probmargin.data.seeds import stream
 
 
@@ -26,6 +27,7 @@ def epoch_augmentation(num_examples: int, *, pad: int, flip: bool, seed: int, ep
     return draws
 
 
+@fusable
 def augment(
     images: torch.Tensor, draws: torch.Tensor, *, pad: int, padding: Literal["zero", "reflect"]
 ) -> torch.Tensor:

@@ -26,8 +26,11 @@ class FoldedConv(nn.Module):
         self._norm = [norm] if norm is not None else []
         if norm is not None:
             scale_and_shift(norm)
-        weight = torch.empty_like(conv.weight, dtype=dtype, memory_format=torch.channels_last)
-        self.register_buffer("weight", weight.detach())
+        # Tensor cores take 16-bit channels in groups of eight; a stem of three is padded here once, not at every call.
+        self._padding = -conv.in_channels % 8 if dtype == torch.bfloat16 and conv.groups == 1 else 0
+        shape = (conv.out_channels, conv.weight.shape[1] + self._padding, *conv.kernel_size)
+        weight = torch.zeros(shape, dtype=dtype, device=conv.weight.device)
+        self.register_buffer("weight", weight.contiguous(memory_format=torch.channels_last))
         self.register_buffer("bias", torch.zeros(conv.out_channels, dtype=dtype, device=conv.weight.device))
         self._geometry = (conv.stride, conv.padding, conv.dilation, conv.groups)
 
@@ -43,6 +46,8 @@ class FoldedConv(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         stride, padding, dilation, groups = self._geometry
+        if self._padding:
+            x = F.pad(x, (0, 0, 0, 0, 0, self._padding))
         return F.conv2d(x, self.weight, self.bias, stride, padding, dilation, groups)
 
 
@@ -107,7 +112,7 @@ class FoldedNetwork(nn.Module):
         for part in self._parts:
             first, second = part.folded()
             if isinstance(part, FoldedConv):
-                part.weight.copy_(first)
+                part.weight[:, : first.shape[1]].copy_(first)
                 part.bias.copy_(second)
             else:
                 part.scale.copy_(first)

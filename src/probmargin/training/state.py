@@ -85,11 +85,11 @@ class TrainState:
                 group["lr"] = lr
 
     def fill_momentum(self) -> None:
-        """Give every parameter a momentum of zero where it has none: the next step is the same, and has its place."""
+        """Give every parameter a momentum laid out as it is, zero where it had none: the next step stays the same."""
         for parameter in self.optimizer.param_groups[0]["params"]:
-            entry = self.optimizer.state[parameter]
-            if entry.get("momentum_buffer") is None:
-                entry["momentum_buffer"] = torch.zeros_like(parameter)
+            found = self.optimizer.state[parameter].get("momentum_buffer")
+            fitting = torch.zeros_like(parameter)
+            self.optimizer.state[parameter]["momentum_buffer"] = fitting if found is None else fitting.copy_(found)
 
     def forget_momentum(self) -> None:
         """Leave the optimizer as if it had taken no step; in place, where a captured step looks for it."""
