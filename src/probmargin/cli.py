@@ -82,6 +82,7 @@ def train(
     recipe: Annotated[Path | None, typer.Option("--recipe", help="a recipe.json, instead of --method")] = None,
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
     precision: Annotated[str | None, typer.Option("--precision", help="bf16, tf32 or fp32, of the network")] = None,
+    compile_mode: Annotated[str, typer.Option("--compile", help="default, max-autotune or off, on CUDA")] = "default",
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
     normalize: Annotated[bool, typer.Option("--normalize", help="mean and std of the data inside the model")] = False,
     checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="weights to start from")] = None,
@@ -128,6 +129,7 @@ def train(
         seed=seed,
         device=device,
         precision=precision,
+        compile=compile_mode,
         resume=resume,
         normalize=normalize,
         checkpoint=checkpoint,
@@ -194,8 +196,14 @@ def evaluate(
     seed: Annotated[int, typer.Option("--seed")] = 0,
     device: Annotated[str | None, typer.Option("--device")] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="caps memory")] = None,
+    shard: Annotated[str | None, typer.Option("--shard", help="i/n: only the i-th of n parts of the test set")] = None,
+    save_adversarial: Annotated[
+        Path | None, typer.Option("--save-adversarial", help="FILE.npz for the worst images, as float32 and uint8")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="FILE.json for the results")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="do not go on from stored partial results")] = False,
 ) -> None:
-    """Judge a model on clean and attacked images."""
+    """Judge a model on clean and attacked images; started again, it goes on where it was."""
     from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 
     request = EvaluationRequest(
@@ -212,12 +220,33 @@ def evaluate(
         seed=seed,
         device=device,
         batch_size=batch_size,
+        shard=shard,
+        save_adversarial=save_adversarial,
+        out=out,
+        fresh=fresh,
     )
     results, path = evaluate_subject(request, log=_print)
-    _print(
-        f"at {results['norm']} eps {results['eps']:.5g}, {results['num_examples']} images"
-        + (f"; written to {path}" if path else "")
-    )
+    if _is_first_process():
+        _print_results(results, path)
+
+
+def _print_results(results: dict[str, Any], path: Path | None) -> None:
+    from probmargin.evaluation.summary import closing_lines
+
+    for line in closing_lines(results):
+        _print(line)
+    if path is not None:
+        _print(f"written to {path}")
+
+
+@app.command()
+def merge(
+    run: Annotated[Path, typer.Argument(help="folder of a run, or the --out FILE.json of its shards")],
+) -> None:
+    """Join the shards of an evaluation into one."""
+    from probmargin.evaluation.places import merge as merge_shards
+
+    _print_results(*merge_shards(run))
 
 
 @app.command()

@@ -66,10 +66,11 @@ def test_help_is_quick() -> None:
 
 OPTIONS = {
     "train": "--out --method --data --data-dir --download --image-size --model --preset --epochs --batch-size --seed "
-    "--set --recipe --device --precision --resume --normalize --checkpoint --fork --keep-epochs --validation "
+    "--set --recipe --device --precision --compile --resume --normalize --checkpoint --fork --keep-epochs --validation "
     "--validation-every --early-stopping --monitor --monitor-every --dynamics --label-noise --sync-bn --dry-run --help",
     "evaluate": "--attacks --model --checkpoint --data --data-dir --num-examples --norm --eps --protocol --seed "
-    "--device --batch-size --help",
+    "--device --batch-size --shard --save-adversarial --out --fresh --help",
+    "merge": "--help",
     "demo": "--out --seed --help",
     "list": "--help",
 }

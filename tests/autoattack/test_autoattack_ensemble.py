@@ -72,11 +72,15 @@ def test_log_lines_are_those_people_grep() -> None:
     model, x, labels = linear_task(count=20)
     run_autoattack(model, x, labels, norm="Linf", eps=0.05, attacks=small_budget("Linf", 0.05), log=lines.append)
     assert lines[0] == "initial accuracy: 100.00%"
-    assert [line.split(":")[0] for line in lines[1:5]] == [
+    assert lines[1].startswith("apgd-ce - 1/4 - ")
+    assert lines[1].endswith(" out of 20 successfully perturbed")
+    after = [line for line in lines if line.startswith("robust accuracy after")]
+    assert [line.split(":")[0] for line in after] == [
         f"robust accuracy after {name}" for name in ("APGD-CE", "APGD-T", "FAB-T", "SQUARE")
     ]
-    assert lines[1].endswith(" s)")
-    assert "% (total time " in lines[1]
+    assert after[0].endswith(" s)")
+    assert "% (total time " in after[0]
+    assert "max Linf perturbation: 0.05000" in lines
     assert lines[-1].startswith("robust accuracy: ")
 
 

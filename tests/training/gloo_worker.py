@@ -57,9 +57,23 @@ def one_step(name: str, world: World, size: int) -> dict[str, torch.Tensor]:
     return found | {"sums": world.reduce(summarise(result, batch.labels))}
 
 
+def statistics(world: World, share: World, size: int) -> torch.Tensor:
+    """Batch norm's running mean after a pass on one process's share."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.Flatten(), nn.Linear(96, 4)).double()
+    network = Network(model) if world.size == 1 else DistributedNetwork(model, "fp32", world)
+    network.forward(share_of(share, size).x)
+    network.settle()
+    mean = model[1].running_mean
+    assert isinstance(mean, torch.Tensor)
+    return mean
+
+
 def main(out: Path, size: int) -> None:
     with process_group(torch.device("cpu")) as world:
         found = {f"{name}: {key}": value for name in METHODS for key, value in one_step(name, world, size).items()}
+        found["statistics"] = statistics(world, world, size)
+        found["statistics of all"] = world.reduce(found["statistics"])
         if world.is_writer:
             save_file({key: value.clone().contiguous() for key, value in found.items()}, out)
 

@@ -49,6 +49,10 @@ def test_processes_share_one_batch_as_one_process_does(tmp_path: Path, processes
         assert max(float(value.abs().max()) for key, value in alone.items() if "grad" in key) > 1e-4
         for key, value in alone.items():
             torch.testing.assert_close(shared[f"{name}: {key}"], value, rtol=0, atol=1e-9, equal_nan=True, msg=name)
+    means = torch.stack([module.statistics(World(), World(rank, processes), size) for rank in range(processes)])
+    assert means.std(dim=0).max() > 1e-4
+    torch.testing.assert_close(shared["statistics"], means.mean(dim=0), rtol=0, atol=1e-12)
+    torch.testing.assert_close(shared["statistics of all"], processes * shared["statistics"], rtol=0, atol=1e-12)
 
 
 def test_every_row_belongs_to_one_process() -> None:

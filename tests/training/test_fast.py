@@ -1,6 +1,7 @@
 """The fast path against the plain one: the same step, folded, compiled and captured."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -8,17 +9,17 @@ from strategies import images, keyed, tiny_net
 from torch import nn
 
 from probmargin.core.fusing import fusable, fused
-from probmargin.data.dataset import image_set
+from probmargin.data.dataset import ImageSet, image_set
 from probmargin.engine.devices import set_precision
 from probmargin.engine.folding import CannotFold, FoldedNetwork
+from probmargin.methods.method import Method
 from probmargin.methods.plain import at_epoch
 from probmargin.methods.resolve import METHODS, named
 from probmargin.models.build import build_model
-from probmargin.training.fast import FastNetwork, fast_stepper
+from probmargin.training.fast import FastNetwork, GraphStepper
 from probmargin.training.network import Network
 from probmargin.training.state import NUM_SUMS, TrainState
 from probmargin.training.step import Batch, StepResult, train_step
-from probmargin.training.stepper import Stepper
 
 MODELS = ["small-cnn", "resnet18", "preact-resnet18", "wrn-10-2"]
 
@@ -129,65 +130,93 @@ def cuda_state(name: str, start: dict[str, torch.Tensor]) -> TrainState:
     return state
 
 
-@pytest.mark.gpu
-def test_captured_steps_agree_with_eager_ones_for_every_method() -> None:
-    """float32 without TF32: under 0.5 % of adversarial pixels differ, losses agree to 1e-3."""
-    set_precision("fp32")
+def cuda_data(count: int) -> ImageSet:
     draw = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (64, 3, 32, 32), generator=draw, dtype=torch.uint8)
-    train = image_set(pixels, torch.randint(10, (64,), generator=draw)).to("cuda")
+    pixels = torch.randint(0, 256, (count, 3, 32, 32), generator=draw, dtype=torch.uint8)
+    return image_set(pixels, torch.randint(10, (count,), generator=draw)).to("cuda")
+
+
+def graphed_step(stepper: GraphStepper, now: Method, positions: torch.Tensor) -> StepResult:
+    """One captured step; fails where the fast path fell back."""
+    stepper.say = pytest.fail
+    taken: list[StepResult] = []
+    step = stepper.step
+
+    def noted(now: Method, batch: Batch) -> StepResult:
+        taken.append(step(now, batch))
+        return taken[-1]
+
+    stepper.step = noted  # type: ignore[method-assign]
+    draws = torch.zeros(len(positions), 3, dtype=torch.int64, device="cuda")
+    stepper(now, 99, 0.01, positions, draws)
+    torch.cuda.synchronize()
+    return taken[-1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernels", ["same", "compiled"])
+def test_captured_steps_agree_with_eager_ones_for_every_method(
+    kernels: str, record_property: Callable[[str, object], None]
+) -> None:
+    """float32 without TF32. With the same kernels under 0.5 % of adversarial pixels differ; losses agree to 1e-3."""
+    set_precision("fp32")
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
+    train = cuda_data(64)
     start = copy.deepcopy(build_model("resnet18", num_classes=10, in_channels=3, seed=0).state_dict())
-    positions, draws = torch.arange(32, device="cuda"), torch.zeros(32, 3, dtype=torch.int64, device="cuda")
+    positions = torch.arange(32, device="cuda")
+    draws = torch.zeros(32, 3, dtype=torch.int64, device="cuda")
     report = []
     for name in METHODS:
         method = named(name)
         now = at_epoch(method, 99)
-        plain = cuda_state(name, start)
-        stepper = Stepper(Network(plain.model), plain, train, method.augment, 0)
-        expected = stepper.step(now, stepper.batch(positions, draws, 99))
-        fast = cuda_state(name, start)
-        graphed = fast_stepper(fast, train, method, 0, precision="fp32", mode="default")
-        graphed.say = pytest.fail
-        graphed._positions = positions.clone()  # the captured batch of 32
-        graphed._draws = draws.clone()
-        taken: list[StepResult] = []
-        step = graphed.step
-        graphed.step = lambda now, batch, step=step, taken=taken: taken.append(step(now, batch))  # type: ignore[method-assign,misc]
-        graphed(now, 99, float(method.lr), positions, draws)
-        torch.cuda.synchronize()
-        found = taken[-1]
+        results = []
+        for is_fast in (False, True):
+            state = cuda_state(name, start)
+            state.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            is_compiled = is_fast and kernels == "compiled"
+            network = FastNetwork(state.model, "fp32") if is_compiled else Network(state.model)
+            stepper = GraphStepper(network, state, train, method.augment, 0)
+            if is_fast:
+                stepper.prepare(32)
+                stepper.is_fused = is_compiled
+                results.append(graphed_step(stepper, now, positions))
+            else:
+                results.append(stepper.step(now, stepper.batch(positions, draws, 99)))
+        expected, found = results
         share = 0.0
         if expected.x_adv is not None and found.x_adv is not None:
             share = float(((found.x_adv - expected.x_adv).abs() > 1e-6).float().mean())
         difference = abs(float(found.loss) - float(expected.loss)) / float(expected.loss)
-        report.append((name, share, difference))
-    assert all(share < 0.005 and difference < 1e-3 for _, share, difference in report), report
+        report.append((name, round(share, 5), round(difference, 7)))
+    record_property("differences", report)
+    assert all(difference < 1e-3 for _, _, difference in report), report
+    assert kernels == "compiled" or all(share < 0.005 for _, share, _ in report), report
 
 
 @pytest.mark.gpu
-def test_three_captured_steps_equal_three_steps_of_a_resumed_run() -> None:
-    """Capturing leaves no trace: a graph made in the middle goes on as one made at the start."""
+def test_a_graph_made_in_the_middle_goes_on_as_one_made_at_the_start() -> None:
+    """Capturing leaves no trace in weights, momentum or sums."""
     set_precision("fp32")
-    draw = torch.Generator().manual_seed(0)
-    pixels = torch.randint(0, 256, (96, 3, 32, 32), generator=draw, dtype=torch.uint8)
-    train = image_set(pixels, torch.randint(10, (96,), generator=draw)).to("cuda")
-    method = named("mail-trades")
-    method = type(method)(**{**{f: getattr(method, f) for f in method.__dataclass_fields__}, "batch_size": 32})
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
+    train, method = cuda_data(96), named("mail-at")
     start = build_model("resnet18", num_classes=10, in_channels=3, seed=0).state_dict()
     draws = torch.zeros(32, 3, dtype=torch.int64, device="cuda")
-    ends = []
+    losses = []
     for cut in (False, True):
-        state = cuda_state("mail-trades", start)
-        stepper = fast_stepper(state, train, method, 0, precision="fp32", mode="default")
+        state = cuda_state("mail-at", start)
+        stepper = GraphStepper(Network(state.model), state, train, method.augment, 0)
+        stepper.prepare(32)
         for number in range(3):
             if cut and number == 1:
                 saved = state.checkpoint({})
-                state = cuda_state("mail-trades", start)
-                state.restore(saved)
-                state.sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device="cuda")
-                stepper = fast_stepper(state, train, method, 0, precision="fp32", mode="default")
+                again = cuda_state("mail-at", start)
+                again.restore(saved)
+                again.sums = state.sums
+                stepper = GraphStepper(Network(again.model), again, train, method.augment, 0)
+                stepper.prepare(32)
+                state = again
             positions = torch.arange(32 * number, 32 * number + 32, device="cuda")
             stepper(at_epoch(method, 99), 99, 0.01, positions, draws)
-        ends.append(state.model.state_dict())
-    for key, tensor in ends[0].items():
-        torch.testing.assert_close(ends[1][key], tensor, rtol=1e-4, atol=1e-5)
+        assert state.sums is not None
+        losses.append(float(state.sums[1]))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)

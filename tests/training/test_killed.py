@@ -1,5 +1,6 @@
 """Runs that are killed at any moment, and runs that go on for long."""
 
+import os
 import random
 import subprocess
 import sys
@@ -17,33 +18,52 @@ from probmargin.runs.run import open_run
 EPOCHS = 24
 TRAIN = [sys.executable, "-m", "probmargin", "train", "--data", "digits", "--model", "small-cnn", "--device", "cpu"]
 OPTIONS = ["--method", "gairat", "--epochs", str(EPOCHS), "--set", "ema.decay=0.9", "--set", "awp.gamma=0.005"]
-WATCHED = ["--set", "attack.num_steps=4", "--validation", "200", "--validation-every", "1", "--dynamics"]
+WATCHED = ["--set", "attack.num_steps=2", "--validation", "200", "--validation-every", "1", "--dynamics"]
 KEPT = ["--keep-epochs", ",".join(map(str, range(1, EPOCHS)))]
 KILLS = 20
 
 
+def start(command: list[str]) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def wait_for_states(run: Path, count: int, process: subprocess.Popen[str]) -> None:
+    while len(list(run.glob("checkpoints/state-*.json"))) < count:
+        assert process.poll() is None
+        time.sleep(0.005)
+
+
 @pytest.mark.slow
 def test_a_run_killed_at_twenty_random_moments_ends_as_if_it_never_was(tmp_path: Path) -> None:
-    """Moments lie in the start-up, in the first epoch after it, or in a later one; each is a real kill."""
+    """In turn during start-up, around the end of it, and after one more epoch; all with the same number of threads."""
     command = [*TRAIN, *OPTIONS, *WATCHED, *KEPT]
     began = time.monotonic()
-    whole = subprocess.Popen([*command, "--out", str(tmp_path / "whole")], stdout=subprocess.DEVNULL)
-    while not (tmp_path / "whole" / "metrics.jsonl").exists():
-        time.sleep(0.01)
+    whole = start([*command, "--out", str(tmp_path / "whole")])
+    wait_for_states(tmp_path / "whole", 1, whole)
     start_up = time.monotonic() - began
-    assert whole.wait(timeout=120) == 0
-    training = time.monotonic() - began - start_up
+    _, err = whole.communicate(timeout=300)
+    assert whole.returncode == 0, err
+    epoch_seconds = (time.monotonic() - began - start_up) / EPOCHS
     draw = random.Random(5)
     cut = [*command, "--out", str(tmp_path / "cut"), "--resume"]
-    for _ in range(KILLS):
-        process = subprocess.Popen(cut, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        time.sleep(draw.uniform(0.8 * start_up, start_up + 0.08 * training))
+    for number in range(KILLS):
+        saved = len(list((tmp_path / "cut").glob("checkpoints/state-*.json")))
+        process = start(cut)
+        if number % 3 == 0:
+            time.sleep(draw.uniform(0.3, 1.0) * start_up)
+        elif number % 3 == 1:
+            time.sleep(start_up + draw.uniform(-1.0, 1.0) * epoch_seconds)
+        else:
+            wait_for_states(tmp_path / "cut", saved + 1, process)
+            time.sleep(draw.uniform(0.0, 1.0) * epoch_seconds)
         process.kill()
         _, err = process.communicate(timeout=60)
         assert process.returncode == -9, err
         assert "Traceback" not in err
-    last = subprocess.run(cut, check=False, capture_output=True, text=True, timeout=120)
-    assert last.returncode == 0, last.stderr
+    last = start(cut)
+    _, err = last.communicate(timeout=300)
+    assert last.returncode == 0, err
     runs = [open_run(tmp_path / name) for name in ("whole", "cut")]
     tensors = [run.checkpoints_path / f"state-{EPOCHS:04d}.safetensors" for run in runs]
     assert tensors[0].read_bytes() == tensors[1].read_bytes()

@@ -118,16 +118,18 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_longer_run_is_a_shorter_one_gone_on(tmp_path: Path) -> None:
-    """run(6) = run up to a saved state + resume, with the later states thrown away."""
-    whole, path = fit(tmp_path / "run", recipe(), keep_epochs=(3,))
+@pytest.mark.parametrize("key", STATEFUL)
+def test_a_longer_run_is_a_shorter_one_gone_on(tmp_path: Path, key: str) -> None:
+    """run(6) = run(3) + resume(3): the states after the third are thrown away."""
+    whole, path = fit(tmp_path / "run", STATEFUL[key], keep_epochs=(3,))
     run = open_run(path)
+    epochs = [row["epoch"] for row in run.metrics]
     for state in run.states():
         if state.name != "state-0003":
             state.with_suffix(".json").unlink()
-    again, _ = fit(tmp_path / "run", recipe(), resume=True, keep_epochs=(3,))
+    again, _ = fit(tmp_path / "run", STATEFUL[key], resume=True, keep_epochs=(3,))
     assert same(whole, again)
-    assert [row["epoch"] for row in run.metrics] == list(range(6))
+    assert [row["epoch"] for row in run.metrics] == epochs
 
 
 def test_a_damaged_state_is_passed_over_with_a_message(tmp_path: Path) -> None:

@@ -71,6 +71,29 @@ def propose_linf(x: Images, x_best: Images, draws: torch.Tensor, side: int, eps:
     return torch.where(_inside(row, column, side, x), extremes(x, eps, signs), x_best)
 
 
+def num_kinds_linf(x: Images, side: int) -> int:
+    """How many different proposals there are for a window of this side.
+
+    >>> num_kinds_linf(torch.zeros(1, 1, 8, 8), 1), num_kinds_linf(torch.zeros(1, 3, 8, 8), 8)
+    (98, 8)
+    """
+    channels, height, width = x.shape[1:]
+    return int(max(height - side, 1) * max(width - side, 1) * 2**channels)
+
+
+def kind_of_linf(draws: torch.Tensor, side: int, x: Images) -> torch.Tensor:
+    """The number of a row's proposal: equal numbers mean equal window and signs.
+
+    >>> kind_of_linf(torch.tensor([[0.0, 0.5, 0.9], [0.99, 0.99, 0.9]]), 1, torch.zeros(2, 1, 8, 8)).tolist()
+    [7, 97]
+    """
+    row, column = _offsets(draws[:, 0], x.shape[2] - side), _offsets(draws[:, 1], x.shape[3] - side)
+    number = row * max(x.shape[3] - side, 1) + column
+    for sign in (draws[:, 2:] > 0.5).long().unbind(dim=1):
+        number = number * 2 + sign
+    return number
+
+
 def _pyramid(height: int, width: int) -> torch.Tensor:
     down = (torch.arange(height) - height // 2).abs()
     across = (torch.arange(width) - width // 2).abs()

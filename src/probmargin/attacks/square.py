@@ -1,12 +1,14 @@
 """Square attack: random search with square windows, no gradient."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 
 from probmargin.attacks._windows import (
     add_tile,
     extremes,
+    kind_of_linf,
+    num_kinds_linf,
     on_sphere,
     propose_l2,
     propose_linf,
@@ -26,8 +28,11 @@ from probmargin.core.types import Classifier, Images, Labels, PerExample
 
 _EAGER_STEPS = 50
 """Proposals are accepted often before this step, so looking ahead would waste most of the work."""
+_BLOCK = 64
 _SMALL_BATCH = 512
 """Looking ahead may fill a forward pass up to this many images, or as many as the batch has."""
+_MOST_KINDS = 8192
+"""Refused proposals are remembered where there are no more kinds of them: small images see each kind many times."""
 
 
 @dataclass
@@ -40,6 +45,8 @@ class Search:
     margin: PerExample
     queries: torch.Tensor
     """Queries spent, the first point's included."""
+    rejected: torch.Tensor
+    """Proposals refused since the best point last moved, (B, kinds of proposal); no columns where not kept."""
 
 
 @ATTACKS.register(
@@ -59,7 +66,8 @@ class Square(Attack):
     Source:     Andriushchenko et al., arXiv:1912.00049, as released in AutoAttack's repository at a392200.
     Deviation:  as the release, the last row and column are never touched by a window smaller than the image. Each
                 image has its own windows (the release shares them); `lookahead` proposals are tried in one pass and
-                the first accepted one is kept, which changes no result. Tiles that overhang are cropped.
+                the first accepted one is kept, and a proposal refused before is not asked for again; neither changes a
+                result of a model without randomness. Tiles that overhang are cropped.
 
     >>> def bright(x): return torch.cat([x.flatten(1), 1 - x.flatten(1)], dim=1)
     >>> x = torch.tensor([0.55, 0.9]).view(2, 1, 1, 1)
@@ -90,14 +98,16 @@ class Square(Attack):
         """Search until every image has a margin of 0 or less, or its queries are spent."""
         x_best = self._first(x, noise)
         margin = logit_margin(logits_without_gradient(model, x_best), labels)
-        whole = Search(x, labels, x_best, margin, torch.ones_like(labels))
+        whole = Search(x, labels, x_best, margin, torch.ones_like(labels), self._table(x, 0))
         step, active = 0, (margin > 0).nonzero()[:, 0]
         part, theirs = _part(whole, active), noise.take(active)
         while step < self.num_queries and len(active):
-            count = self._ahead(step, len(active), len(x))
-            draws = torch.stack([self._draw(theirs, x.shape[1], step + k) for k in range(count)])
-            self._try(model, part, draws, step)
-            step += count
+            steps = range(step, step + self._block(step))
+            if step and self._side(x, step) != self._side(x, step - 1):
+                whole.rejected = self._table(x, step)
+                part.rejected = whole.rejected[active]
+            self._try(model, part, self._draw(theirs, x.shape[1], steps), step, self._ahead(step, len(active), len(x)))
+            step = steps.stop
             if bool((part.margin <= 0).any()):
                 _store(part, whole, active)
                 active = (whole.margin > 0).nonzero()[:, 0]
@@ -105,12 +115,15 @@ class Square(Attack):
         _store(part, whole, active)
         return whole
 
+    def _block(self, step: int) -> int:
+        """Steps that are drawn at once: of one stage; one at a time where nothing is tried ahead."""
+        return min(_BLOCK if self.lookahead > 1 else 1, steps_in_stage(step), self.num_queries - step)
+
     def _ahead(self, step: int, active: int, batch: int) -> int:
-        """How many steps to try at once: all of one stage, as many as the queries and a forward pass allow."""
+        """How many proposals of an image to try in one pass: as many as a forward pass has room for."""
         if step < _EAGER_STEPS:
             return 1
-        room = max(max(batch, _SMALL_BATCH) // active, 1)
-        return min(self.lookahead, room, steps_in_stage(step), self.num_queries - step)
+        return min(self.lookahead, max(max(batch, _SMALL_BATCH) // active, 1))
 
     def _first(self, x: Images, noise: Noise) -> Images:
         channels, height, width = x.shape[1:]
@@ -124,40 +137,45 @@ class Square(Attack):
             add_tile(delta, corner, turn, signs, side)
         return on_sphere(x, delta, self.eps)
 
-    def _draw(self, noise: Noise, channels: int, step: int) -> torch.Tensor:
-        """A step's random numbers; the reference shares those of a "shared" stream over the batch."""
+    def _draw(self, noise: Noise, channels: int, steps: range) -> torch.Tensor:
+        """Random numbers of some steps; the reference shares those of a "shared" stream over the batch."""
         if self.norm == "Linf":
-            return noise.uniform((2 + channels,), stream="square/shared/linf", step=step)
-        windows = noise.uniform((5,), stream="square/shared/l2", step=step)
-        return torch.cat([windows, noise.uniform((channels,), stream="square/signs", step=step)], dim=1)
+            return noise.uniform_steps((2 + channels,), stream="square/shared/linf", steps=steps)
+        windows = noise.uniform_steps((5,), stream="square/shared/l2", steps=steps)
+        return torch.cat([windows, noise.uniform_steps((channels,), stream="square/signs", steps=steps)], dim=2)
 
-    def _propose(self, part: Search, rows: torch.Tensor, draws: torch.Tensor, step: int) -> Images:
-        x, x_best = part.x[rows], part.x_best[rows]
-        share = window_share(step, self.p_init)
-        side = window_side(share, x.shape[2], x.shape[3], odd=self.norm == "L2")
+    def _side(self, x: Images, step: int) -> int:
+        return window_side(window_share(step, self.p_init), x.shape[2], x.shape[3], odd=self.norm == "L2")
+
+    def _table(self, x: Images, step: int) -> torch.Tensor:
+        """Room to remember refusals while windows have this step's size."""
+        kinds = num_kinds_linf(x, self._side(x, step)) if self.norm == "Linf" else 0
+        return torch.zeros(len(x), kinds if kinds <= _MOST_KINDS else 0, dtype=torch.bool, device=x.device)
+
+    def _try(self, model: Classifier, part: Search, draws: torch.Tensor, step: int, ahead: int) -> None:
+        """Walk a block of steps, each image at its own pace: `ahead` proposals a pass, on from the first accepted."""
+        count, side = len(draws), self._side(part.x, step)
         propose = propose_linf if self.norm == "Linf" else propose_l2
-        return propose(x, x_best, draws, side, self.eps)
-
-    def _try(self, model: Classifier, part: Search, draws: torch.Tensor, step: int) -> None:
-        """Walk a block of steps: all at once, then again from where an image accepted, until none does."""
-        count = len(draws)
+        kinds = kind_of_linf(draws.flatten(0, 1), side, part.x).view(count, -1) if part.rejected.shape[1] else None
         images = torch.arange(len(part.x), device=part.x.device)
         begun = torch.zeros_like(images)
-        ranks_of_block = torch.arange(count, device=part.x.device)
         while len(images):
-            ranks, places = (ranks_of_block[:, None] >= begun[images]).nonzero().unbind(dim=1)
-            rows = images[places]
-            tried = self._propose(part, rows, draws[ranks, rows], step)
+            ranks, rows, end = _choose(part, images, begun, kinds, count, ahead)
+            tried = propose(part.x[rows], part.x_best[rows], draws[ranks, rows], side, self.eps)
             margin = self._margins(model, part, rows, tried)
             accepted = (margin < part.margin[rows]) | (margin <= 0)
             first = torch.full_like(begun, count)
             first = first.scatter_reduce(0, rows[accepted], ranks[accepted], "amin")
-            part.queries[images] += ((first + 1).clamp(max=count) - begun)[images]
             won = (accepted & (ranks == first[rows])).nonzero()[:, 0]
+            if kinds is not None:
+                part.rejected[rows, kinds[ranks, rows]] = True
+                part.rejected[rows[won]] = False
             part.x_best[rows[won]] = tried[won]
             part.margin[rows[won]] = margin[won]
-            begun = first + 1
-            images = images[(begun[images] < count) & (part.margin[images] > 0)]
+            reached = torch.minimum(first[images] + 1, end)
+            part.queries[images] += reached - begun[images]
+            begun[images] = reached
+            images = images[(reached < count) & (part.margin[images] > 0)]
 
     def _margins(self, model: Classifier, part: Search, rows: torch.Tensor, tried: Images) -> PerExample:
         """Margins of the proposals; one that equals the best point is not worth a query to the model."""
@@ -169,13 +187,31 @@ class Square(Attack):
         return margin
 
 
+def _choose(
+    part: Search, images: torch.Tensor, begun: torch.Tensor, kinds: torch.Tensor | None, count: int, ahead: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The next `ahead` proposals of each image as (rank in the block, image), and where each would then be.
+
+    What was refused from the same point before is left out: the model would say the same again.
+    """
+    all_ranks = torch.arange(count, device=images.device)
+    open_ = all_ranks[:, None] >= begun[images]
+    if kinds is not None:
+        open_ &= ~part.rejected[images, kinds[:, images]]
+    place = open_.cumsum(dim=0)
+    chosen = open_ & (place <= ahead)
+    ranks, columns = chosen.nonzero().unbind(dim=1)
+    # Past the last chosen one up to the next open one, all that lies between was refused before.
+    beyond = torch.where(open_ & (place == ahead + 1), all_ranks[:, None], count).amin(dim=0)
+    return ranks, images[columns], beyond
+
+
 def _part(whole: Search, active: torch.Tensor) -> Search:
-    return Search(
-        whole.x[active], whole.labels[active], whole.x_best[active], whole.margin[active], whole.queries[active]
-    )
+    return Search(*(getattr(whole, field.name)[active] for field in fields(whole)))
 
 
 def _store(part: Search, whole: Search, active: torch.Tensor) -> None:
     whole.x_best[active] = part.x_best
     whole.margin[active] = part.margin
     whole.queries[active] = part.queries
+    whole.rejected[active] = part.rejected

@@ -29,6 +29,10 @@ class Noise(ABC):
     def normal(self, shape: tuple[int, ...], *, stream: str, target: int = 0, step: int = 0) -> torch.Tensor:
         """Draw float32 from N(0, 1), shaped (B, *shape)."""
 
+    def uniform_steps(self, shape: tuple[int, ...], *, stream: str, steps: range) -> torch.Tensor:
+        """Draw for several steps at once, shaped (steps, B, *shape)."""
+        return torch.stack([self.uniform(shape, stream=stream, step=step) for step in steps])
+
     @abstractmethod
     def take(self, positions: torch.Tensor) -> "Noise":
         """Return the noise of a part of the batch."""
@@ -85,11 +89,22 @@ class KeyedNoise(Noise):
 
     def uniform(self, shape: tuple[int, ...], *, stream: str, target: int = 0, step: int = 0) -> torch.Tensor:
         """Draw with 24 random bits each, so that 1 is never reached in float32."""
+        return self._uniform(self.ids, shape, stream, target, step)
+
+    def uniform_steps(self, shape: tuple[int, ...], *, stream: str, steps: range) -> torch.Tensor:
+        """Draw for several steps at once, the numbers each step would get alone."""
+        ids = self.ids.repeat(len(steps))
+        each = torch.arange(steps.start, steps.stop, steps.step, device=ids.device).repeat_interleave(len(self.ids))
+        return self._uniform(ids, shape, stream, 0, each).reshape(len(steps), len(self.ids), *shape)
+
+    def _uniform(
+        self, ids: torch.Tensor, shape: tuple[int, ...], stream: str, target: int, step: torch.Tensor | int
+    ) -> torch.Tensor:
         words = (self.seed & _MASK, (self.seed >> 32) & _MASK, stream_key(stream), self.round, target, step)
         # Made outside the fused function: compilers take a range for 32-bit indices, which these products overflow.
-        column = torch.arange(math.prod(shape), device=self.ids.device)
-        bits = _bits(self.ids, words, column)
-        return ((bits >> 8).float() * 2.0**-24).reshape(len(self.ids), *shape)
+        column = torch.arange(math.prod(shape), device=ids.device)
+        bits = _bits(ids, words, column)
+        return ((bits >> 8).float() * 2.0**-24).reshape(len(ids), *shape)
 
     def normal(self, shape: tuple[int, ...], *, stream: str, target: int = 0, step: int = 0) -> torch.Tensor:
         """Draw from two uniform draws."""

@@ -42,6 +42,11 @@ class World:
         dist.all_reduce(summed)
         return summed
 
+    def wait(self) -> None:
+        """Go on when every process has come here."""
+        if self.size > 1:
+            dist.barrier()
+
     def any(self, flag: bool) -> bool:
         """Did any process raise its flag? Goes through the host, so that no device has to wait."""
         if self.size == 1:
@@ -83,6 +88,9 @@ def process_group(device: torch.device) -> Iterator[World]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
         yield World(dist.get_rank(), dist.get_world_size())
+        # A thread of gloo may still hold tensors of the last exchange; letting go of them after the interpreter has
+        # ended aborts the process. A barrier holds none, and all others are let go by then.
+        dist.barrier()
     finally:
         dist.destroy_process_group()
 

@@ -29,7 +29,12 @@ def hardware(device: torch.device) -> str:
 
 
 def commit() -> str | None:
-    """The commit of the code, with a mark where files differ from it; None outside a checkout."""
+    """The commit of the code, with a mark where files differ from it; None outside a checkout.
+
+    A copy without its history says it by the variable PROBMARGIN_COMMIT.
+    """
+    if told := os.environ.get("PROBMARGIN_COMMIT"):
+        return told
     folder = Path(__file__).resolve().parent
     try:
         head = _git(folder, "rev-parse", "HEAD")

@@ -6,20 +6,19 @@ does not depend on the batch size, which only caps memory.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypedDict, TypeVar, Unpack
+from typing import Literal, TypedDict, Unpack
 
 import torch
 
 from probmargin.attacks.apgd import APGD
-from probmargin.attacks.attack import Attack, logits_without_gradient
+from probmargin.attacks.attack import Attack
 from probmargin.attacks.balls import Norm
 from probmargin.attacks.fab import FAB
 from probmargin.attacks.square import Square
 from probmargin.core.errors import UsageError, unknown_name
 from probmargin.core.frozen import frozen
-from probmargin.core.losses import is_correct
-from probmargin.core.types import Classifier, Images, Labels, Logits
-from probmargin.evaluation._autoattack_checks import (
+from probmargin.core.types import Classifier, Images, Labels
+from probmargin.evaluation.checks import (
     check_images,
     check_logits,
     class_count_warning,
@@ -30,9 +29,18 @@ from probmargin.evaluation._autoattack_checks import (
     square_warning,
     zero_gradient_warning,
 )
-from probmargin.evaluation._autoattack_ensemble import Ensemble, OnChunk, aims
+from probmargin.evaluation.search import (
+    Finding,
+    Outcome,
+    Parts,
+    Stage,
+    Subject,
+    aims,
+    all_logits,
+    find_room,
+    run_stages,
+)
 
-T = TypeVar("T")
 Version = Literal["standard", "plus", "rand"]
 VERSIONS: dict[str, tuple[str, ...]] = {
     "standard": ("apgd-ce", "apgd-t", "fab-t", "square"),
@@ -41,7 +49,13 @@ VERSIONS: dict[str, tuple[str, ...]] = {
 }
 ATTACK_NAMES = ("apgd-ce", "apgd-dlr", "apgd-t", "fab-t", "fab", "square")
 
-_CHUNK = 512
+OnChunk = Callable[[str, torch.Tensor, torch.Tensor, Images], None]
+"""Called after each chunk with the attack's name, the examples' positions, which of them broke, and their images."""
+
+_LOOKED_AT = 256
+"""Images that the checks before an ensemble look at."""
+_THIN = 1e-4
+_CHOSEN = "the list of attacks was chosen by hand"
 
 
 class Options(TypedDict, total=False):
@@ -52,7 +66,7 @@ class Options(TypedDict, total=False):
     ids: torch.Tensor | None
     """Names of the examples for the noise, their positions unless given; a shard passes those of the whole set."""
     batch_size: int | None
-    """The most images in a forward pass; 512 unless given."""
+    """The most images in a forward pass; found by itself unless given."""
     log: Callable[[str], None] | None
     """Takes the lines AutoAttack prints."""
     on_chunk: OnChunk | None
@@ -119,9 +133,12 @@ def _choose(
     return {name: build_attack(name, norm, eps, version) for name in names}
 
 
-def _not_standard(version: Version, attacks: object, num_classes: int) -> str:
-    if attacks is not None:
-        return "the list of attacks was chosen by hand"
+def why_not_standard(version: Version, num_classes: int) -> str:
+    """Why an ensemble's number may not be called AutoAttack's standard; empty where it may.
+
+    >>> why_not_standard("standard", 10), why_not_standard("plus", 10)
+    ('', "version 'plus' is another ensemble")
+    """
     if version != "standard":
         return f"version {version!r} is another ensemble"
     if num_classes < 4:
@@ -129,17 +146,51 @@ def _not_standard(version: Version, attacks: object, num_classes: int) -> str:
     return ""
 
 
-def _warnings_before(
-    call: Classifier, x: Images, labels: Labels, logits: Logits, chosen: Mapping[str, Attack]
-) -> list[str]:
-    """Look at the first chunk of images; a random output is what eot is for, so it is no fault there."""
-    found = softmax_warning(logits) + inner_gradient_warning(call, x[:1])
-    losses = [attack for attack in chosen.values() if isinstance(attack, APGD)]
-    if not any(attack.eot > 1 for attack in losses):
+def warnings_before(subject: Subject, stages: Sequence[Stage]) -> list[str]:
+    """Look at the first images; a random output is what eot is for, so it is no fault there."""
+    call, x, labels = subject.call, subject.x[:_LOOKED_AT], subject.labels[:_LOOKED_AT]
+    found = softmax_warning(subject.logits[:_LOOKED_AT]) + inner_gradient_warning(call, x[:1])
+    ascents = [stage.attack for stage in stages if isinstance(stage.attack, APGD)]
+    if not any(attack.eot > 1 for attack in ascents):
         found += randomness_warning(call, x, labels)
-    if any(aims(attack) for attack in chosen.values()):
-        found += class_count_warning(logits.shape[1])
-    return found + [line for attack in losses for line in zero_gradient_warning(call, x, labels, attack)]
+    if any(aims(stage.attack) for stage in stages):
+        found += class_count_warning(subject.logits.shape[1])
+    return found + [line for attack in ascents for line in zero_gradient_warning(call, x, labels, attack)]
+
+
+class Speaker:
+    """Says what AutoAttack says, in its words, since people grep for them."""
+
+    def __init__(self, subject: Subject, num_stages: int, say: Callable[[str], None]) -> None:
+        self.subject, self.num_stages, self.say = subject, num_stages, say
+        self.largest = 0.0
+        self.thin_breaks = 0
+        self._done = 0
+
+    def begin(self) -> None:
+        """Before the first attack."""
+        self.say(f"initial accuracy: {float(self.subject.correct.double().mean()):.2%}")
+
+    def chunk(self, stage: Stage, finding: Finding) -> None:
+        """After a chunk."""
+        self.thin_breaks += int((finding.broken & (finding.score.margin > -_THIN)).sum())
+        self.largest = max(self.largest, float(finding.size.max()))
+        broken = int(finding.broken.sum())
+        place = f"{self._done + 1}/{self.num_stages}"
+        self.say(f"{stage.name} - {place} - {broken} out of {len(finding.rows)} successfully perturbed")
+
+    def stage(self, stage: Stage, outcome: Outcome) -> None:
+        """After an attack."""
+        self._done += 1
+        share, spent = float(outcome.after[stage.name].double().mean()), sum(outcome.seconds.values())
+        self.say(f"robust accuracy after {stage.name.upper()}: {share:.2%} (total time {spent:.1f} s)")
+
+    def end(self, standing: torch.Tensor, warnings: Sequence[str]) -> None:
+        """After the last attack."""
+        self.say(f"max {self.subject.norm} perturbation: {self.largest:.5f}")
+        for line in warnings:
+            self.say(f"warning: {line}")
+        self.say(f"robust accuracy: {float(standing.double().mean()):.2%}")
 
 
 def run_autoattack(
@@ -164,52 +215,55 @@ def run_autoattack(
     >>> result.broken_by, result.accuracy("clean"), result.accuracy()   # .05 apart; .7 apart; wrong as it stands
     (('apgd-ce', '', 'clean'), 0.6666, 0.3333)
     """
-    chosen = _choose(version, attacks, norm, eps)
+    stages = [Stage(name, attack) for name, attack in _choose(version, attacks, norm, eps).items()]
     check_images(x, labels)
     full, warnings = in_full_precision(model)
-    say = options.get("log") or _silent
-    chunk = _or(options.get("batch_size"), _CHUNK)
-    if chunk < 1:
-        raise UsageError(f"batch_size must be 1 or more, not {chunk}")
+    ids = options.get("ids")
     with frozen(full, "eval") as call:
-        logits = torch.cat([logits_without_gradient(call, part) for part in x.split(chunk)])
+        room = find_room(call, x, options.get("batch_size"))
+        logits = all_logits(call, x, room)
         check_logits(logits, labels)
-        warnings += _warnings_before(call, x[:chunk], labels[:chunk], logits[:chunk], chosen)
-        ensemble = Ensemble(
-            call=call,
-            x=x,
-            labels=labels,
-            ids=_or(options.get("ids"), torch.arange(len(x))).to(x.device),
-            norm=norm,
-            eps=eps,
-            seed=options.get("seed", 0),
-            chunk=chunk,
-            flags=is_correct(logits, labels),
-            num_classes=logits.shape[1],
-            on_chunk=options.get("on_chunk"),
-        )
-        robust = {"clean": ensemble.flags.clone()}
-        say(f"initial accuracy: {ensemble.standing():.2%}")
-        for name, attack in chosen.items():
-            ensemble.run(name, attack)
-            robust[name] = ensemble.flags.clone()
-            spent = sum(ensemble.seconds.values())
-            say(f"robust accuracy after {name.upper()}: {ensemble.standing():.2%} (total time {spent:.1f} s)")
+        chosen = (torch.arange(len(x)) if ids is None else ids).to(x.device)
+        subject = Subject(call, x, labels, chosen, norm, eps, options.get("seed", 0), logits, room)
+        warnings += warnings_before(subject, stages)
+        speaker = Speaker(subject, len(stages), options.get("log") or _silent)
+        speaker.begin()
+        result = _Collected(subject, speaker, options.get("on_chunk"))
+        outcome = run_stages(subject, stages, subject.correct, Parts(), result.take, speaker.stage)
+    robust = {"clean": subject.correct, **outcome.after}
     warnings += square_warning(robust)
-    for line in warnings:
-        say(f"warning: {line}")
-    say(f"robust accuracy: {ensemble.standing():.2%}")
-    reason = _not_standard(version, attacks, logits.shape[1])
+    speaker.end(list(robust.values())[-1], warnings)
+    reason = _CHOSEN if attacks is not None else why_not_standard(version, logits.shape[1])
     return AutoAttackResult(
-        x_adv=ensemble.x_adv,
-        robust=robust,
-        broken_by=tuple(ensemble.broken_by),
-        seconds=ensemble.seconds,
+        x_adv=result.x_adv,
+        robust={name: flags.to(x.device) for name, flags in robust.items()},
+        broken_by=tuple(result.broken_by),
+        seconds=outcome.seconds,
         is_standard=not reason,
         reason=reason,
         warnings=tuple(warnings),
-        thin_breaks=ensemble.thin_breaks,
+        thin_breaks=speaker.thin_breaks,
     )
+
+
+class _Collected:
+    """Gathers adversarial images and who found them."""
+
+    def __init__(self, subject: Subject, speaker: Speaker, on_chunk: OnChunk | None) -> None:
+        self.x_adv = subject.x.clone()
+        self.broken_by = ["" if right else "clean" for right in subject.correct.tolist()]
+        self._speaker, self._on_chunk = speaker, on_chunk
+
+    def take(self, stage: Stage, finding: Finding) -> None:
+        """Take what a chunk brought."""
+        self._speaker.chunk(stage, finding)
+        assert finding.x_adv is not None
+        won = finding.rows[finding.broken]
+        self.x_adv[won] = finding.x_adv[finding.broken]
+        for row in won.tolist():
+            self.broken_by[row] = stage.name
+        if self._on_chunk is not None:
+            self._on_chunk(stage.name, finding.rows, finding.broken, finding.x_adv)
 
 
 def run_attack_once(
@@ -228,7 +282,3 @@ def run_attack_once(
 
 def _silent(_: str) -> None:
     """Say nothing."""
-
-
-def _or(value: T | None, default: T) -> T:
-    return default if value is None else value

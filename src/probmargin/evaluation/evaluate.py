@@ -1,23 +1,43 @@
 """Accuracy of a model on clean and attacked images."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from probmargin.attacks.attack import Attack
 from probmargin.attacks.balls import Norm
 from probmargin.core.errors import UsageError
+from probmargin.core.frozen import frozen
 from probmargin.core.losses import is_correct
 from probmargin.core.noise import KeyedNoise
-from probmargin.core.stats import wilson_interval
 from probmargin.core.types import Classifier, Images, Labels
-from probmargin.evaluation.protocol import build_attack, meaning
+from probmargin.evaluation.autoattack import Speaker, warnings_before, why_not_standard
+from probmargin.evaluation.checks import check_images, check_logits, in_full_precision, square_warning
+from probmargin.evaluation.parts import StoredParts, entry_folder
+from probmargin.evaluation.protocol import Plan, make_plan
+from probmargin.evaluation.search import (
+    Finding,
+    Outcome,
+    Parts,
+    Score,
+    Stage,
+    Subject,
+    all_logits,
+    find_room,
+    run_stages,
+)
+from probmargin.evaluation.summary import summarize
+from probmargin.evaluation.verdicts import EntryVerdicts, Verdicts
 
 DEFAULT_CHUNK = 250
+
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -30,12 +50,40 @@ class EvaluationSettings:
     batch_size: int | None = None
     """Caps memory; verdicts do not depend on it."""
     protocol: str = "custom"
+    step_size: float | None = None
+    """Of PGD and CW; in proportion to eps where it is left out."""
+    aa_examples: int | None = None
+    """AutoAttack's ensembles look at the examples with ids below this; None is all."""
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Where an evaluation keeps what it finds, and which part of the test set it looks at."""
+
+    folder: Path | None = None
+    """Of partial results; None keeps nothing."""
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    """What identifies the model and the data."""
+    ids: torch.Tensor | None = None
+    """Places in the whole test set, rising; 0, 1, ... where left out."""
+    images: bool = False
+    """Keep the worst adversarial images."""
+    fresh: bool = False
+    """Store, but do not use what is stored."""
+
+    def parts(self, plan: Plan, settings: EvaluationSettings, ids: torch.Tensor) -> Parts:
+        """The partial results of a plan."""
+        if self.folder is None or not plan.stages:
+            return Parts()
+        shared = {"norm": settings.norm, "eps": settings.eps, "seed": settings.seed, "attack": plan.meaning()}
+        folder = entry_folder(self.folder, plan.name, {**self.identity, **shared})
+        return StoredParts(folder, ids.cpu(), with_images=self.images, fresh=self.fresh)
 
 
 def correct_under(
     model: Classifier, attack: Attack | None, x: Images, labels: Labels, settings: EvaluationSettings
 ) -> torch.Tensor:
-    """For each example: is it classified correctly, on the clean image or under the attack?
+    """For each example: is it classified correctly, on the clean image or under the attack? A quick look.
 
     All forwards go through one chunk shape: the last chunk is filled with copies of its first row.
     """
@@ -53,24 +101,30 @@ def correct_under(
     return torch.cat(verdicts)
 
 
-def per_class_accuracy(correct: torch.Tensor, labels: Labels, num_classes: int) -> list[float | None]:
-    """Accuracy of each class; None where the class has no example."""
-    shares: list[float | None] = []
-    for label in range(num_classes):
-        own = correct[labels == label]
-        shares.append(float(own.float().mean()) if len(own) else None)
-    return shares
+class Worst:
+    """The least logit margin any attack reached on each example, and the image that has it."""
 
+    def __init__(self, subject: Subject, with_images: bool) -> None:
+        self.score = Score.of(subject.logits, subject.labels)
+        self.size = torch.zeros(len(subject.labels), dtype=torch.float64)
+        self.broken = ~subject.correct
+        self.broken_by = ["clean" if wrong else "" for wrong in self.broken.tolist()]
+        self.x_adv = subject.x.float().cpu().clone() if with_images else None
 
-def entry(correct: torch.Tensor, labels: Labels, num_classes: int, *, clean: bool) -> dict[str, Any]:
-    """One attack's result as plain data; the verdict of each example is a string of 0 and 1."""
-    successes, total = int(correct.sum()), len(correct)
-    return {
-        "accuracy" if clean else "robust_accuracy": successes / total,
-        "interval": list(wilson_interval(successes, total)),
-        "per_class": per_class_accuracy(correct, labels, num_classes),
-        "correct": "".join("1" if right else "0" for right in correct.tolist()),
-    }
+    def take(self, finding: Finding, name: str) -> None:
+        """Compare what a chunk brought with what was known."""
+        rows, score = finding.rows, finding.score
+        fresh = finding.broken & ~self.broken[rows]
+        better = (score.margin < self.score.margin[rows]) | fresh
+        won = rows[better]
+        for known, new in zip(vars(self.score).values(), vars(score).values(), strict=True):
+            known[won] = new[better]
+        self.size[won] = finding.size[better]
+        if self.x_adv is not None and finding.x_adv is not None:
+            self.x_adv[won] = finding.x_adv.float().cpu()[better]
+        for row in rows[fresh].tolist():
+            self.broken_by[row] = name
+        self.broken[rows[fresh]] = True
 
 
 def evaluate(
@@ -80,35 +134,112 @@ def evaluate(
     *,
     attacks: Sequence[str] = ("nat", "pgd-20"),
     settings: EvaluationSettings | None = None,
-    log: Callable[[str], None] | None = None,
+    log: Log | None = None,
 ) -> dict[str, Any]:
     """Judge a model that turns [0, 1] images into logits; the result is plain data, ready for evaluation.json."""
-    settings = settings or EvaluationSettings()
+    verdicts, _ = judge(model, x, labels, attacks=attacks, settings=settings, log=log)
+    return summarize(verdicts)
+
+
+def judge(
+    model: nn.Module,
+    x: Images,
+    labels: Labels,
+    *,
+    attacks: Sequence[str],
+    settings: EvaluationSettings | None = None,
+    log: Log | None = None,
+    keep: Keep | None = None,
+) -> tuple[Verdicts, Images | None]:
+    """What is known of each example after all attacks, and the worst images where `keep` asks for them."""
+    settings, keep = settings or EvaluationSettings(), keep or Keep()
+    plans = _plans(attacks, settings)
     if len(x) == 0:
         raise UsageError("there is nothing to evaluate: the data has no images")
-    built = {name: build_attack(name, settings.norm, settings.eps) for name in attacks}
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            num_classes = int(model(x[:1]).shape[1])
-        if int(labels.max()) >= num_classes:
-            raise UsageError(f"a label is {int(labels.max())} but the model has {num_classes} classes")
-        results: dict[str, Any] = {
-            "protocol": settings.protocol,
-            "norm": settings.norm,
-            "eps": settings.eps,
-            "num_examples": len(x),
-            "seed": settings.seed,
-        }
-        for name, attack in built.items():
-            began = time.perf_counter()
-            correct = correct_under(model, attack, x, labels, settings)
-            results[name] = entry(correct, labels, num_classes, clean=attack is None)
-            results[name] |= {"seconds": round(time.perf_counter() - began, 3), "attack": meaning(attack)}
-            if log:
-                share = results[name].get("accuracy", results[name].get("robust_accuracy"))
-                log(f"{name}: {100 * share:.2f}% of {len(x)} ({results[name]['seconds']:.1f} s)")
-    finally:
-        model.train(was_training)
-    return results
+    check_images(x, labels)
+    full, notes = in_full_precision(model)
+    say = log or _silent
+    with frozen(full, "eval") as call:
+        begun = time.perf_counter()
+        room = find_room(call, x, settings.batch_size)
+        logits = all_logits(call, x, room)
+        check_logits(logits, labels)
+        clean_seconds = time.perf_counter() - begun
+        ids = torch.arange(len(x)) if keep.ids is None else keep.ids
+        subject = Subject(call, x, labels, ids.to(x.device), settings.norm, settings.eps, settings.seed, logits, room)
+        worst = Worst(subject, keep.images)
+        clean = {name: values.numpy().copy() for name, values in vars(worst.score).items()}
+        entries = {}
+        for plan in plans:
+            part = _part(subject, plan, settings)
+            entries[plan.name] = _run(part, plan, keep.parts(plan, settings, part.ids), worst, say, clean_seconds)
+    if entries and notes:
+        entries[plans[0].name].facts.setdefault("warnings", []).extend(notes)
+    verdicts = Verdicts(
+        ids=subject.ids.cpu().numpy(),
+        labels=labels.cpu().numpy(),
+        num_classes=logits.shape[1],
+        clean=clean,
+        worst={**{name: values.numpy() for name, values in vars(worst.score).items()}, "size": worst.size.numpy()},
+        broken_by=tuple(worst.broken_by),
+        entries=entries,
+        facts={"protocol": settings.protocol, "norm": settings.norm, "eps": settings.eps, "seed": settings.seed},
+    )
+    return verdicts, worst.x_adv
+
+
+def _plans(attacks: Sequence[str], settings: EvaluationSettings) -> list[Plan]:
+    if not attacks:
+        raise UsageError("no attack is named; see: probmargin list attacks")
+    return [make_plan(name, settings.norm, settings.eps, settings.step_size) for name in dict.fromkeys(attacks)]
+
+
+def _part(subject: Subject, plan: Plan, settings: EvaluationSettings) -> Subject:
+    """The examples a plan looks at: they come first, since ids rise."""
+    if plan.version is None or settings.aa_examples is None:
+        return subject
+    count = int((subject.ids < settings.aa_examples).sum())
+    first = {name: getattr(subject, name)[:count] for name in ("x", "labels", "ids", "logits")}
+    return replace(subject, **first)
+
+
+def _run(subject: Subject, plan: Plan, parts: Parts, worst: Worst, say: Log, clean_seconds: float) -> EntryVerdicts:
+    """Run one plan; AutoAttack's attacks say what AutoAttack says, the others one line."""
+    ids = subject.ids.cpu().numpy()
+    if not plan.stages:
+        entry = EntryVerdicts(ids, {"nat": subject.correct.numpy()}, {"nat": clean_seconds}, {"attack": plan.meaning()})
+        say(_line(plan.name, entry))
+        return entry
+    standing = torch.ones_like(subject.correct) if plan.begins_with_all else subject.correct
+    facts: dict[str, Any] = {"attack": plan.meaning()}
+    if plan.version is not None:
+        reason = why_not_standard(plan.version, subject.logits.shape[1])
+        facts["is_standard"] = not reason
+        if reason:
+            facts["label"] = f"not AutoAttack's standard: {reason}"
+    speaks = plan.is_search and len(subject.labels) > 0
+    speaker = Speaker(subject, len(plan.stages), say if speaks else _silent)
+    warnings = warnings_before(subject, plan.stages) if speaks else []
+    speaker.begin()
+
+    def on_finding(stage: Stage, finding: Finding) -> None:
+        speaker.chunk(stage, finding)
+        worst.take(finding, plan.name if plan.version is None else stage.name)
+
+    outcome: Outcome = run_stages(subject, plan.stages, standing, parts, on_finding, speaker.stage)
+    if speaks:
+        warnings += square_warning({"clean": subject.correct, **outcome.after})
+        speaker.end(list(outcome.after.values())[-1], warnings)
+        facts |= {"warnings": warnings, "thin_breaks": speaker.thin_breaks}
+    entry = EntryVerdicts(ids, {name: flags.numpy() for name, flags in outcome.after.items()}, outcome.seconds, facts)
+    say(_line(plan.name, entry))
+    return entry
+
+
+def _line(name: str, entry: EntryVerdicts) -> str:
+    share = float(np.mean(entry.correct)) if len(entry.correct) else 0.0
+    return f"{name}: {share:.2%} of {len(entry.correct)} ({sum(entry.seconds.values()):.1f} s)"
+
+
+def _silent(_: str) -> None:
+    """Say nothing."""

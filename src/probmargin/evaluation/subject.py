@@ -1,25 +1,33 @@
 """What is judged: a run of ours or anybody's model, on which images, at which radius."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from probmargin.attacks.balls import Norm
 from probmargin.core.errors import UsageError, unknown_name
 from probmargin.core.records import coerce, parse_number
-from probmargin.data.dataset import DataSet
+from probmargin.data.dataset import DataSet, ImageSet
 from probmargin.data.loader import load
 from probmargin.engine.checkpoints import load_weights
 from probmargin.engine.devices import pick_device
+from probmargin.engine.distributed import World, local_device, process_group
 from probmargin.engine.environment import commit, hardware, versions
-from probmargin.engine.files import write_json
-from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
-from probmargin.evaluation.protocol import PROTOCOLS
+from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
+from probmargin.evaluation.export import save_adversarial
+from probmargin.evaluation.parts import weights_hash
+from probmargin.evaluation.places import Place, Shard, merge, parse_shard, place_of
+from probmargin.evaluation.protocol import PROTOCOLS, make_plan
+from probmargin.evaluation.summary import summarize
+from probmargin.evaluation.verdicts import Verdicts
 from probmargin.models.build import build_model, check_model
 from probmargin.runs.run import Run, open_run
+
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,31 +47,113 @@ class EvaluationRequest:
     seed: int = 0
     device: str | None = None
     batch_size: int | None = None
+    shard: str | None = None
+    save_adversarial: Path | None = None
+    out: Path | None = None
+    fresh: bool = False
+    """Do not use what an earlier evaluation has stored."""
 
 
-def evaluate_subject(request: EvaluationRequest, log: Callable[[str], None]) -> tuple[dict[str, Any], Path | None]:
-    """Judge what the request names; the results of a run are written into its folder."""
-    run, model, data = _subject(request)
-    settings = _settings(request, run)
-    device = pick_device(request.device)
-    test = data.test
-    if request.num_examples is not None:
-        if not 1 <= request.num_examples <= len(test):
-            raise UsageError(f"--num-examples must be from 1 to {len(test)}, not {request.num_examples}")
-        test = test.take(range(request.num_examples))
-    test = test.to(device)
-    results = evaluate(
-        model.to(device), test.floats(), test.labels, attacks=request.attacks, settings=settings, log=log
+def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, Any], Path | None]:
+    """Judge what the request names; results go into the run's folder, or to `out`. A shard leaves its part there."""
+    run, model, data = open_subject(request)
+    settings = _settings(request, run, len(data.test))
+    for name in request.attacks:
+        make_plan(name, settings.norm, settings.eps)
+    place = place_of(run, request.out)
+    with process_group(pick_device(request.device)) as world:
+        shard = _shard(request, world)
+        work = _Work(request, settings, place, shard, local_device(pick_device(request.device), world))
+        results, path = work.run(model, data, log if world.is_writer else _silent)
+        if world.size == 1:
+            return results, path
+        world.any(False)  # all shards are written
+        return world.from_writer(lambda: merge(run.path if run else Path(str(request.out))))
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One process's share of an evaluation."""
+
+    request: EvaluationRequest
+    settings: EvaluationSettings
+    place: Place
+    shard: Shard
+    device: torch.device
+
+    def run(self, model: nn.Module, data: DataSet, log: Log) -> tuple[dict[str, Any], Path | None]:
+        """Judge the examples of this share and write down what was found."""
+        test = _first(data.test, self.request.num_examples)
+        positions = torch.tensor(self.shard.positions(len(test)))
+        test = test.take(positions).to(self.device)
+        identity = {"weights": weights_hash(model), "data_fingerprint": data.fingerprint}
+        exports = self.request.save_adversarial is not None
+        verdicts, images = judge(
+            model.to(self.device),
+            test.floats(),
+            test.labels,
+            attacks=self.request.attacks,
+            settings=self.settings,
+            log=log,
+            keep=Keep(self.place.parts, identity, positions, exports, self.request.fresh),
+        )
+        facts = {**verdicts.facts, "data": data.name, "test_images": len(data.test), **identity}
+        facts |= {"hardware": hardware(self.device), "commit": commit(), "versions": versions()}
+        verdicts = replace(verdicts, facts=facts)
+        exported = {}
+        if self.request.save_adversarial is not None and images is not None:
+            exported = save_adversarial(self.request.save_adversarial, model, test.floats(), images, verdicts)
+            log(export_line(exported))
+        return self._write(verdicts, exported)
+
+    def _write(self, verdicts: Verdicts, exported: dict[str, Any]) -> tuple[dict[str, Any], Path | None]:
+        if self.shard.count > 1:
+            path = self.place.shard_path(self.shard)
+            verdicts.facts["shard"] = str(self.shard)
+            verdicts.save(path)
+            return summarize(verdicts), path
+        results = summarize(verdicts)
+        if exported:
+            results["adversarial"] = exported
+        self.place.write(results, verdicts)
+        if self.request.out is not None and self.place.run is not None:
+            Place(self.request.out).write(results, verdicts)
+        return results, self.place.results
+
+
+def export_line(exported: dict[str, Any]) -> str:
+    """What the images of a file do when it is read again, in one line."""
+    floats, pixels = exported["float32"], exported["uint8"]
+    return (
+        f"{exported['file']}, read again: robust accuracy {floats['robust_accuracy']:.2%} as float32, "
+        f"{pixels['robust_accuracy']:.2%} as uint8; outside the ball: {pixels['outside_the_ball']} of the latter"
     )
-    results |= {"data": data.name, "hardware": hardware(device), "commit": commit(), "versions": versions()}
-    if run is None:
-        return results, None
-    write_json(run.evaluation_path, results)
-    run.update_record(evaluation=results)
-    return results, run.evaluation_path
 
 
-def _subject(request: EvaluationRequest) -> tuple[Run | None, nn.Module, DataSet]:
+def _silent(_: str) -> None:
+    """Say nothing."""
+
+
+def _first(test: ImageSet, count: int | None) -> ImageSet:
+    if count is None:
+        return test
+    if not 1 <= count <= len(test):
+        raise UsageError(f"--num-examples must be from 1 to {len(test)}, not {count}")
+    return test.take(range(count))
+
+
+def _shard(request: EvaluationRequest, world: World) -> Shard:
+    if world.size == 1:
+        return parse_shard(request.shard)
+    if request.shard is not None or request.save_adversarial is not None:
+        raise UsageError("under torchrun leave out --shard and --save-adversarial: the processes are the shards")
+    if request.run is None and request.out is None:
+        raise UsageError("under torchrun give a run's folder, or --out FILE, where the processes' shards can lie")
+    return Shard(world.rank, world.size)
+
+
+def open_subject(request: EvaluationRequest) -> tuple[Run | None, nn.Module, DataSet]:
+    """The run, if it is one, the model and the data."""
     if request.run is not None:
         if request.model or request.checkpoint:
             raise UsageError("give a run's folder, or --model with --checkpoint, not both")
@@ -87,21 +177,27 @@ def _short(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _settings(request: EvaluationRequest, run: Run | None) -> EvaluationSettings:
+def _settings(request: EvaluationRequest, run: Run | None, total: int) -> EvaluationSettings:
     """Norm and radius: as typed, else the protocol's, else those the run was trained with, else the standard's."""
-    protocol = None
-    if request.protocol is not None:
-        if request.protocol not in PROTOCOLS:
-            raise unknown_name("protocol", request.protocol, PROTOCOLS)
-        protocol = PROTOCOLS[request.protocol]
+    if request.protocol is not None and request.protocol not in PROTOCOLS:
+        raise unknown_name("protocol", request.protocol, PROTOCOLS)
     standard = PROTOCOLS["standard"]
+    chosen = PROTOCOLS[request.protocol] if request.protocol else None
+    if chosen and (request.eps or request.norm or request.num_examples):
+        raise UsageError(
+            f"protocol {chosen.name} fixes norm, eps and images: leave out --norm, --eps and --num-examples"
+        )
     trained = run.recipe.attack if run else None
-    eps = getattr(trained, "eps", standard.eps) if protocol is None else protocol.eps
-    norm = getattr(trained, "norm", standard.norm) if protocol is None else protocol.norm
+    norm = chosen.norm if chosen else coerce(request.norm or getattr(trained, "norm", standard.norm), Norm, "--norm")
+    eps = parse_number(request.eps) if request.eps else float(getattr(trained, "eps", standard.eps))
+    eps = chosen.eps if chosen else eps
+    is_standard = (norm, eps) == (standard.norm, standard.eps) and (request.num_examples or total) == total
     return EvaluationSettings(
-        norm=coerce(request.norm or norm, Norm, "--norm"),
-        eps=parse_number(request.eps) if request.eps else eps,
+        norm=norm,
+        eps=eps,
         seed=request.seed,
         batch_size=request.batch_size,
-        protocol=protocol.name if protocol else "custom",
+        protocol=chosen.name if chosen else "standard" if is_standard else "custom",
+        step_size=chosen.step_size if chosen else None,
+        aa_examples=chosen.aa_examples if chosen else None,
     )

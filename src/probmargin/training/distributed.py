@@ -1,9 +1,6 @@
 """A network trained by several processes."""
 
-from typing import Any
-
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
@@ -13,17 +10,6 @@ from probmargin.core.types import Images, Logits
 from probmargin.engine.devices import Precision
 from probmargin.engine.distributed import World
 from probmargin.training.network import Network
-
-
-def _sum_gradients(
-    state: Any,
-    bucket: dist.GradBucket,  # type: ignore[name-defined]
-) -> torch.futures.Future[torch.Tensor]:
-    """Add gradients up: each process already holds its share of the global mean."""
-    work = dist.all_reduce(bucket.buffer(), async_op=True)
-    assert work is not None
-    future: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
-    return future
 
 
 class DistributedNetwork(Network):
@@ -40,7 +26,6 @@ class DistributedNetwork(Network):
         # Buffers are not broadcast: a second forward pass before the backward pass would find them changed. The
         # constructor's own argument for this has another name from torch 2.13 on.
         self._wrapped.require_forward_param_sync = False
-        self._wrapped.register_comm_hook(None, _sum_gradients)
         own = [m for m in model.modules() if isinstance(m, _BatchNorm) and not isinstance(m, nn.SyncBatchNorm)]
         pairs = [(module.running_mean, module.running_var) for module in own]
         self._statistics = [tensor for pair in pairs for tensor in pair if tensor is not None]
@@ -48,6 +33,13 @@ class DistributedNetwork(Network):
     def forward(self, x: Images) -> Logits:
         """Training-mode pass with gradient; moves batch-norm statistics."""
         return self._in_precision(self._wrapped)(x)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add gradients up over the processes: each holds its share of the global mean, and torch averages.
+
+        A communication hook would say so without the factor, but its Python callback can outlive the interpreter.
+        """
+        (loss * self.world.size).backward()
 
     @torch.no_grad()
     def settle(self) -> None:

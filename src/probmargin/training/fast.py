@@ -1,7 +1,7 @@
 """The fast path on CUDA: a compiled network, and the whole step captured in one graph."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import torch
@@ -82,6 +82,7 @@ class GraphStepper(Stepper):
         self._sums: torch.Tensor | None = None
         self._graph: tuple[str, torch.cuda.CUDAGraph] | None = None
         self._is_broken = False
+        self.is_fused = True
         self.state.fill_momentum()
 
     def __call__(self, now: Method, epoch: int, lr: float, positions: torch.Tensor, draws: torch.Tensor) -> None:
@@ -130,7 +131,7 @@ class GraphStepper(Stepper):
         return replace(batch, x=batch.x.contiguous(memory_format=torch.channels_last))
 
     def _work(self, now: Method) -> None:
-        with fused():
+        with fused() if self.is_fused else nullcontext():
             self.step(now, self.batch(self._positions, self._draws, self._epoch))
 
     def _adopt_sums(self) -> None:

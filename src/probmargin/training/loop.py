@@ -259,6 +259,8 @@ class Trainer:
 
     def _interrupt(self) -> None:
         path = self.save()
+        # The first process to end makes torchrun end the others: none goes before the state is written.
+        self.world.wait()
         raise Interrupted(f"interrupted; state saved as {path}; go on with --resume")
 
     def _is_due(self) -> bool:

@@ -41,6 +41,10 @@ class Network:
         with frozen(self.model, mode) as call:
             yield self._in_precision(call)
 
+    def backward(self, loss: torch.Tensor) -> None:
+        """Gradients of a loss that was made of `forward`."""
+        loss.backward()
+
     def settle(self) -> None:
         """Called after every step: a place to bring processes together."""
 

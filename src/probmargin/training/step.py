@@ -136,7 +136,7 @@ def train_step(
     with perturbed_weights(network, method.awp, lambda forward: loss_at(forward)[0], reduce):
         loss, weight, margin, view = loss_at(network.forward)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        network.backward(loss)
         optimizer.step()
     return StepResult(
         loss=reduce(loss.detach()),

@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from probmargin.core.errors import UsageError
+from probmargin.core.records import coerce
 from probmargin.data.dataset import DataSet, ImageSet, split_validation
 from probmargin.data.label_noise import label_noise
 from probmargin.engine.checkpoints import load_weights
+from probmargin.engine.compile import CompileMode
 from probmargin.engine.devices import pick_device, pick_precision, set_precision
 from probmargin.engine.distributed import World, local_device, process_group
 from probmargin.engine.environment import commit, hardware, versions
@@ -39,6 +41,8 @@ class TrainRequest:
     seed: int = 1
     device: str | None = None
     precision: str | None = None
+    compile: str = "default"
+    """default, max-autotune or off: how the fast path compiles on CUDA."""
     resume: bool = False
     normalize: bool = False
     """Put the training data's mean and standard deviation inside the model."""
@@ -159,7 +163,7 @@ class _Training:
     def _fit(self, state: TrainState, watchers: Watchers) -> None:
         settings = LoopSettings(
             seed=self.request.seed,
-            hardware=Hardware(self.precision, self.world),
+            hardware=Hardware(self.precision, self.world, coerce(self.request.compile, CompileMode, "--compile")),
             keep_epochs=self.request.keep_epochs,
             save_seconds=self.request.save_seconds,
         )

@@ -1,4 +1,4 @@
-"""What can be wrong with a model or a set of images before AutoAttack is run on it."""
+"""What can be wrong with a model or a set of images before attacks are run on it."""
 
 import copy
 import sys
@@ -35,7 +35,7 @@ def in_full_precision(model: Classifier) -> tuple[Classifier, list[str]]:
 def check_images(x: Images, labels: Labels) -> None:
     """Refuse what cannot be meant."""
     if x.ndim != 4 or not x.is_floating_point() or len(x) != len(labels) or len(x) == 0:
-        raise UsageError("AutoAttack takes floating point images (B, C, H, W) and as many labels, at least one")
+        raise UsageError("an evaluation takes floating point images (B, C, H, W) and as many labels, at least one")
     if x.dtype in (torch.float16, torch.bfloat16):
         raise UsageError("half precision images leave the threat model: pass x.float()")
     if not bool(((x >= 0) & (x <= 1)).all()):
@@ -50,7 +50,7 @@ def check_logits(logits: Logits, labels: Labels) -> None:
         count = int(logits.isnan().any(dim=1).sum())
         raise UsageError(f"the model returns NaN for {count} of {len(logits)} clean images; check its weights")
     if int(labels.min()) < 0 or int(labels.max()) >= logits.shape[1]:
-        raise UsageError(f"labels must be in 0..{logits.shape[1] - 1}, the model's classes")
+        raise UsageError(f"labels must be in 0..{logits.shape[1] - 1}: the model has {logits.shape[1]} classes")
 
 
 def softmax_warning(logits: Logits) -> list[str]:

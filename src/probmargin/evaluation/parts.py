@@ -1,0 +1,107 @@
+"""Findings on disk as they come, so that a killed evaluation goes on where it was."""
+
+import functools
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from torch import nn
+
+import probmargin.attacks
+from probmargin.core.records import canonical_hash
+from probmargin.engine.files import write_json
+from probmargin.evaluation.search import Finding, Parts, Score
+from probmargin.evaluation.verdicts import write_arrays
+
+
+@functools.cache
+def attack_code_hash() -> str:
+    """Sixteen hex digits that change with any line of the attacks: partial results of other code are not reused."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(str(probmargin.attacks.__file__)).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def weights_hash(model: nn.Module) -> str:
+    """Sixteen hex digits that identify a model's weights and buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def entry_folder(root: Path, name: str, identity: Mapping[str, Any]) -> Path:
+    """The folder of a named attack; `identity` is what a stored finding must agree in to be used."""
+    plain = {**identity, "attack_code": attack_code_hash()}
+    folder = root / f"{name}-{canonical_hash(plain)}"
+    if not (folder / "identity.json").exists():
+        write_json(folder / "identity.json", plain)
+    return folder
+
+
+@dataclass(frozen=True)
+class StoredParts(Parts):
+    """One folder an attack; its name holds a hash of all that the findings depend on."""
+
+    folder: Path
+    ids: torch.Tensor
+    """Places in the test set of the examples at hand, rising."""
+    with_images: bool = False
+    fresh: bool = False
+    """Write alone: what is already there is not used."""
+
+    def known(self, stage: str) -> list[Finding]:
+        """Stored findings about the examples at hand; a file that cannot be read is as good as none."""
+        if self.fresh:
+            return []
+        findings = []
+        taken = torch.zeros(len(self.ids), dtype=torch.bool)
+        for path in sorted(self.folder.glob(f"{stage}@*.npz")):
+            finding = self._read(path)
+            # A run with another batch size may have left pieces that overlap; the first one counts.
+            if finding is not None and not bool(taken[finding.rows].any()):
+                taken[finding.rows] = True
+                findings.append(finding)
+        return findings
+
+    def keep(self, stage: str, finding: Finding) -> None:
+        """Write a finding, whole or not at all."""
+        ids = self.ids[finding.rows]
+        seconds = torch.tensor(finding.seconds, dtype=torch.float64)
+        arrays = {"ids": ids, "broken": finding.broken, "size": finding.size, "seconds": seconds}
+        arrays |= vars(finding.score)
+        if self.with_images and finding.x_adv is not None:
+            arrays["x_adv"] = finding.x_adv.cpu()
+        path = self.folder / f"{stage}@{int(ids[0]):07d}-{len(ids)}.npz"
+        write_arrays(path, {name: values.numpy() for name, values in arrays.items()})
+
+    def _read(self, path: Path) -> Finding | None:
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                arrays = {name: torch.from_numpy(stored[name]) for name in stored if name != "seconds"}
+                seconds = float(stored["seconds"])
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+            return None
+        if self.with_images and "x_adv" not in arrays:
+            return None
+        here = torch.isin(arrays["ids"], self.ids)
+        if not bool(here.all()):
+            # Another shard's examples: the rest of this file, if any, is cheaper to take than to compute.
+            arrays = {name: values[here] for name, values in arrays.items()}
+        if len(arrays["ids"]) == 0:
+            return None
+        return Finding(
+            rows=torch.searchsorted(self.ids, arrays["ids"]),
+            broken=arrays["broken"],
+            score=Score(arrays["margin"], arrays["pm"], arrays["predicted"]),
+            size=arrays["size"],
+            seconds=seconds,
+            x_adv=arrays.get("x_adv"),
+        )

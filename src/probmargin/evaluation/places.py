@@ -1,0 +1,136 @@
+"""Where the results of an evaluation lie, and shards of one that are joined."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probmargin.core.errors import UsageError
+from probmargin.engine.files import write_json
+from probmargin.evaluation.summary import summarize
+from probmargin.evaluation.verdicts import SCORES, Array, Verdicts, differences, join, write_arrays
+from probmargin.runs.run import Run, open_run
+
+_FREE = ("shard", "hardware", "commit", "versions")
+"""What shards may differ in."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Every `count`-th image of the test set from `index` on, so that each shard has its share of any prefix."""
+
+    index: int = 0
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.index + 1}/{self.count}"
+
+    def positions(self, total: int) -> range:
+        """The places of the shard's images.
+
+        >>> list(Shard(1, 3).positions(8))
+        [1, 4, 7]
+        """
+        if self.count > total:
+            raise UsageError(f"{total} images cannot be split into {self.count} shards; ask for fewer")
+        return range(self.index, total, self.count)
+
+
+def parse_shard(text: str | None) -> Shard:
+    """Read i/n, counted from 1.
+
+    >>> parse_shard("2/5"), parse_shard(None)
+    (Shard(index=1, count=5), Shard(index=0, count=1))
+    """
+    if text is None:
+        return Shard()
+    found = re.fullmatch(r"(\d+)/(\d+)", text.strip())
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise UsageError(f"--shard takes i/n with i from 1 to n, such as 2/5, not {text!r}")
+    return Shard(int(found[1]) - 1, int(found[2]))
+
+
+@dataclass(frozen=True)
+class Place:
+    """The files of an evaluation: of a run in its folder, of another model beside the file asked for."""
+
+    results: Path | None = None
+    parts: Path | None = None
+    run: Run | None = None
+
+    def shard_path(self, shard: Shard) -> Path:
+        """Where a shard's verdicts lie."""
+        if self.parts is None:
+            raise UsageError("shards need a place to lie: give a run's folder, or --out FILE")
+        return self.parts / f"shard-{shard.index + 1}-of-{shard.count}.npz"
+
+    def write(self, results: Mapping[str, Any], verdicts: Verdicts) -> None:
+        """Write the results, what is known of each example, and the run's record."""
+        if self.results is None:
+            return
+        write_arrays(self.results.with_suffix(".npz"), _arrays(verdicts))
+        write_json(self.results, results)
+        if self.run is not None:
+            self.run.update_record(evaluation=dict(results))
+
+
+def _arrays(verdicts: Verdicts) -> dict[str, Array]:
+    """Per example: labels, predictions and margins, clean and in the worst case."""
+    arrays = {"ids": verdicts.ids, "labels": verdicts.labels}
+    names = dict(zip(SCORES, ("logit_margin", "probabilistic_margin", "predicted"), strict=True))
+    for suffix, group in (("nat", verdicts.clean), ("adv", verdicts.worst)):
+        arrays |= {f"{names[key]}_{suffix}": group[key] for key in SCORES}
+    return arrays
+
+
+def place_of(run: Run | None, out: Path | None) -> Place:
+    """A run's own folder, or a file and the folder FILE.parts beside it."""
+    if run is not None:
+        return Place(run.evaluation_path, run.path / "evaluation", run)
+    if out is not None:
+        return Place(out, out.with_name(out.name + ".parts"))
+    return Place()
+
+
+def merge(path: Path) -> tuple[dict[str, Any], Path]:
+    """Join the shards of an evaluation: those of a run's folder, or those that `--out FILE` left beside FILE."""
+    place = place_of(open_run(path), None) if path.is_dir() or path.suffix != ".json" else place_of(None, path)
+    assert place.parts is not None
+    assert place.results is not None
+    shards = _shards(place.parts, path)
+    parts = [Verdicts.load(place.shard_path(shard)) for shard in shards]
+    for shard, part in zip(shards[1:], parts[1:], strict=True):
+        apart = differences(_fixed(parts[0]), _fixed(part))
+        if apart:
+            raise UsageError(f"shards 1 and {shard.index + 1} do not belong together: {apart[0]}; evaluate one again")
+    joined = join(parts)
+    joined.facts.pop("shard", None)
+    joined.facts["hardware"] = ", ".join(dict.fromkeys(part.facts.get("hardware", "") for part in parts))
+    results = summarize(joined)
+    place.write(results, joined)
+    return results, place.results
+
+
+def _shards(folder: Path, path: Path) -> list[Shard]:
+    """All shards of a folder, complete, or a line that says which are missing."""
+    found = [re.fullmatch(r"shard-(\d+)-of-(\d+)", file.stem) for file in sorted(folder.glob("shard-*.npz"))]
+    shards = [Shard(int(match[1]) - 1, int(match[2])) for match in found if match]
+    if not shards:
+        raise UsageError(f"{path} holds no shards; make them with: probmargin evaluate {path} --shard 1/2, then 2/2")
+    counts = {shard.count for shard in shards}
+    if len(counts) > 1:
+        kinds = " and ".join(f"shard-*-of-{count}" for count in sorted(counts))
+        raise UsageError(f"{folder} holds {kinds}; delete all but one kind and merge again")
+    count = counts.pop()
+    missing = [str(Shard(index, count)) for index in range(count) if Shard(index, count) not in shards]
+    if missing:
+        raise UsageError(f"missing: shard {', '.join(missing)}; run probmargin evaluate with --shard {missing[0]}")
+    return [Shard(index, count) for index in range(count)]
+
+
+def _fixed(verdicts: Verdicts) -> dict[str, Any]:
+    """What all shards of one evaluation agree in."""
+    fixed = {key: value for key, value in verdicts.facts.items() if key not in _FREE}
+    attacks = {name: entry.facts.get("attack") for name, entry in verdicts.entries.items()}
+    return {**fixed, "list of attacks": list(attacks), **attacks}

@@ -1,0 +1,277 @@
+"""The one way attacks are run here: in chunks, on what stands, and every claimed break confirmed in float32."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TypeGuard, TypeVar
+
+import torch
+
+from probmargin.attacks.apgd import APGD
+from probmargin.attacks.attack import Attack, logits_without_gradient
+from probmargin.attacks.balls import Norm
+from probmargin.attacks.fab import FAB
+from probmargin.core.errors import UsageError
+from probmargin.core.losses import is_correct, logit_margin, probabilistic_margin
+from probmargin.core.noise import KeyedNoise
+from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample
+
+T = TypeVar("T")
+
+_TOLERANCE = 1e-6
+_CPU_ROWS = 512
+_MOST_ROWS = 4096
+_PROBE_ROWS = 32
+
+
+@dataclass
+class Room:
+    """How many images go through the network at once; halved, for good, where memory does not allow it."""
+
+    rows: int
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise UsageError(f"batch_size must be 1 or more, not {self.rows}")
+
+    def in_chunks(self, rows: torch.Tensor, work: Callable[[torch.Tensor], T], share: int = 1) -> Iterator[T]:
+        """The work's results on consecutive pieces of `rows`; each of them costs `share` images."""
+        position = 0
+        while position < len(rows):
+            part = rows[position : position + max(1, self.rows // share)]
+            try:
+                made = work(part)
+            except torch.OutOfMemoryError:
+                if len(part) == 1:
+                    raise
+                self.rows = max(1, (len(part) * share) // 2)
+                torch.cuda.empty_cache()
+                continue
+            position += len(part)
+            yield made
+
+
+def find_room(call: Classifier, x: Images, batch_size: int | None) -> Room:
+    """As asked for; else 512 images on a CPU, and on a GPU as many as half of its free memory takes."""
+    if batch_size is not None:
+        return Room(batch_size)
+    if not x.is_cuda:
+        return Room(_CPU_ROWS)
+    few = x[:_PROBE_ROWS].detach().requires_grad_()
+    torch.cuda.reset_peak_memory_stats(x.device)
+    before = torch.cuda.memory_allocated(x.device)
+    torch.autograd.grad(call(few).sum(), few)
+    # A search keeps a dozen tensors of the images' size beside what the network needs.
+    needed = (torch.cuda.max_memory_allocated(x.device) - before) / len(few) + 16 * x[0].numel() * x.element_size()
+    free, _ = torch.cuda.mem_get_info(x.device)
+    return Room(int(min(max(0.5 * free / needed, 1), _MOST_ROWS)))
+
+
+@contextmanager
+def full_float32(x: Images) -> Iterator[None]:
+    """On a GPU, no TF32 inside: it rounds to 10 bits, and a break must hold in float32."""
+    if not x.is_cuda:
+        yield
+        return
+    parts = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
+    found = [part.fp32_precision for part in parts]
+    for part in parts:
+        part.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        for part, precision in zip(parts, found, strict=True):
+            part.fp32_precision = precision
+
+
+@dataclass(frozen=True)
+class Score:
+    """What the network says of some images in float32; on the host, a row each."""
+
+    margin: PerExample
+    """z_y - max_{j != y} z_j."""
+    pm: PerExample
+    predicted: torch.Tensor
+
+    @classmethod
+    def of(cls, logits: Logits, labels: Labels) -> "Score":
+        """Read logits."""
+        pm = probabilistic_margin(logits, labels)
+        return cls(logit_margin(logits, labels).float().cpu(), pm.float().cpu(), logits.argmax(dim=1).cpu())
+
+
+def all_logits(call: Classifier, x: Images, room: Room) -> Logits:
+    """Logits of all images, chunk by chunk."""
+
+    def work(rows: torch.Tensor) -> Logits:
+        return logits_without_gradient(call, x[rows])
+
+    with full_float32(x):
+        return torch.cat(list(room.in_chunks(torch.arange(len(x), device=x.device), work)))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A frozen model, the images it is judged on, and the ball around each."""
+
+    call: Classifier
+    x: Images
+    labels: Labels
+    ids: torch.Tensor
+    """Names of the examples for the noise: their places in the whole test set."""
+    norm: Norm
+    eps: float
+    seed: int
+    logits: Logits
+    """Of the clean images."""
+    room: Room
+
+    @property
+    def correct(self) -> torch.Tensor:
+        """Which clean images are classified correctly; on the host."""
+        return is_correct(self.logits, self.labels).cpu()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One attack of an ensemble, or one restart."""
+
+    name: str
+    attack: Attack
+    round: int = 0
+    """Changes the noise between restarts."""
+    fills: bool = False
+    """Fill the last chunk with copies, so that all forwards have one shape; for attacks that drop no example."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a stage found for the examples at `rows`; on the host but for the images."""
+
+    rows: torch.Tensor
+    broken: torch.Tensor
+    """Confirmed: misclassified in float32, inside the ball, inside [0, 1]."""
+    score: Score
+    size: PerExample
+    """Norm of the perturbation, in float64."""
+    seconds: float = 0.0
+    x_adv: Images | None = None
+    """Left out where it was read from a file that holds none."""
+
+
+def aims(attack: Attack) -> TypeGuard[APGD | FAB]:
+    """Whether an attack tries one wrong class after the other."""
+    if isinstance(attack, APGD):
+        return attack.loss == "dlr_targeted"
+    return isinstance(attack, FAB) and attack.targeted
+
+
+def rows_per_example(attack: Attack, num_classes: int) -> int:
+    """How many images of one example an attack forwards at once.
+
+    >>> rows_per_example(APGD(loss="dlr_targeted"), 10), rows_per_example(APGD(), 10), rows_per_example(FAB(), 4)
+    (9, 1, 3)
+    """
+    return min(attack.num_targets, num_classes - 1) if aims(attack) else 1
+
+
+def perturbation_size(x_adv: Images, x: Images, norm: Norm) -> PerExample:
+    """Norm of each perturbation, measured in float64.
+
+    >>> perturbation_size(torch.full((1, 1, 1, 2), 0.6), torch.full((1, 1, 1, 2), 0.5), "Linf").tolist()
+    [0.1]
+    """
+    delta = (x_adv.double() - x.double()).flatten(1)
+    size: PerExample = delta.abs().amax(dim=1) if norm == "Linf" else delta.norm(dim=1)
+    return size
+
+
+def inside_threat_model(x_adv: Images, x: Images, norm: Norm, eps: float) -> torch.Tensor:
+    """True where an image is in [0, 1] and, measured in float64, within eps + 1e-6 of the clean one.
+
+    >>> x = torch.full((1, 1, 1, 2), 0.5)
+    >>> inside_threat_model(x + 0.1, x, "Linf", 0.1).tolist(), inside_threat_model(x + 0.1, x, "L2", 0.1).tolist()
+    ([True], [False])
+    """
+    boxed = ((x_adv >= 0) & (x_adv <= 1)).flatten(1).all(dim=1)
+    return boxed & (perturbation_size(x_adv, x, norm) <= eps + _TOLERANCE)
+
+
+def confirm(subject: Subject, rows: torch.Tensor, found: Images) -> Finding:
+    """Judge what an attack returned: nothing it claims counts before it holds in float32 on the final image."""
+    x, labels = subject.x[rows], subject.labels[rows]
+    with full_float32(x):
+        logits = logits_without_gradient(subject.call, found)
+    inside = inside_threat_model(found, x, subject.norm, subject.eps)
+    broken = ~is_correct(logits, labels) & inside
+    size = perturbation_size(found, x, subject.norm)
+    return Finding(rows.cpu(), broken.cpu(), Score.of(logits, labels), size.cpu(), x_adv=found)
+
+
+def run_stage(subject: Subject, stage: Stage, rows: torch.Tensor) -> Iterator[Finding]:
+    """Attack the examples at `rows`, a finding a chunk."""
+
+    def work(part: torch.Tensor) -> Finding:
+        begun = time.perf_counter()
+        size = min(subject.room.rows, len(rows)) if stage.fills else len(part)
+        filled = torch.cat([part, part[:1].expand(size - len(part))])
+        noise = KeyedNoise(seed=subject.seed, ids=subject.ids[filled], round=stage.round)
+        found = stage.attack(subject.call, subject.x[filled], subject.labels[filled], noise=noise).x_adv
+        finding = confirm(subject, part, found[: len(part)])
+        return replace(finding, seconds=time.perf_counter() - begun)
+
+    share = rows_per_example(stage.attack, subject.logits.shape[1])
+    return subject.room.in_chunks(rows.to(subject.x.device), work, share)
+
+
+class Parts:
+    """What is already known of a plan's stages; this one knows and keeps nothing."""
+
+    def known(self, stage: str) -> list[Finding]:
+        """Findings of an earlier, interrupted evaluation."""
+        return []
+
+    def keep(self, stage: str, finding: Finding) -> None:
+        """Take a finding as it comes."""
+
+
+@dataclass
+class Outcome:
+    """Which examples stand after each stage, and the seconds each stage took; on the host."""
+
+    after: dict[str, torch.Tensor] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def run_stages(
+    subject: Subject,
+    stages: Sequence[Stage],
+    standing: torch.Tensor,
+    parts: Parts,
+    on_finding: Callable[[Stage, Finding], None],
+    on_stage: Callable[[Stage, Outcome], None],
+) -> Outcome:
+    """Run stage after stage, each on what the ones before it left standing; what `parts` knows is not run again."""
+    standing, outcome = standing.clone(), Outcome()
+    for stage in stages:
+        known = parts.known(stage.name)
+        left = standing.clone()
+        for finding in known:
+            left[finding.rows] = False
+        spent = 0.0
+        for finding in chain(known, _kept(parts, stage, run_stage(subject, stage, left.nonzero()[:, 0]))):
+            standing[finding.rows[finding.broken]] = False
+            spent += finding.seconds
+            on_finding(stage, finding)
+        outcome.after[stage.name] = standing.clone()
+        outcome.seconds[stage.name] = spent
+        on_stage(stage, outcome)
+    return outcome
+
+
+def _kept(parts: Parts, stage: Stage, findings: Iterable[Finding]) -> Iterator[Finding]:
+    for finding in findings:
+        parts.keep(stage.name, finding)
+        yield finding

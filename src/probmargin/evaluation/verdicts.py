@@ -1,0 +1,161 @@
+"""What an evaluation knows of each example; shards are joined by joining these."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from probmargin.core.errors import UsageError
+from probmargin.engine.files import written_aside
+
+Array: TypeAlias = npt.NDArray[Any]
+
+SCORES = ("margin", "pm", "predicted")
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write named arrays as a compressed npz, whole or not at all."""
+    # numpy's stub takes the names for its own options.
+    save: Any = np.savez_compressed
+    with written_aside(path) as aside, aside.open("wb") as file:
+        save(file, **arrays)
+
+
+@dataclass(frozen=True)
+class EntryVerdicts:
+    """What one named attack left of the examples it looked at."""
+
+    ids: Array
+    after: dict[str, Array]
+    """Which of them stand after each stage; the last stage is the verdict. Clean images have the one stage `nat`."""
+    seconds: dict[str, float]
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What the attack means, whether it may be called standard, warnings."""
+
+    @property
+    def correct(self) -> Array:
+        """The verdict of each example."""
+        return list(self.after.values())[-1]
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Everything that is known of the examples, in the order of their places in the test set."""
+
+    ids: Array
+    labels: Array
+    num_classes: int
+    clean: dict[str, Array]
+    """`margin`, `pm` and `predicted` of the clean images."""
+    worst: dict[str, Array]
+    """The same for the image of least logit margin that any attack returned, and its norm as `size`."""
+    broken_by: tuple[str, ...]
+    """The first attack that broke an example; "clean" where it was wrong as it stood, "" where it holds."""
+    entries: dict[str, EntryVerdicts]
+    facts: dict[str, Any]
+    """Protocol, norm, eps, seed and what identifies model and data."""
+
+    def save(self, path: Path) -> None:
+        """Write one file, whole or not at all."""
+        arrays: dict[str, Array] = {"ids": self.ids, "labels": self.labels}
+        arrays |= {f"clean/{name}": values for name, values in self.clean.items()}
+        arrays |= {f"worst/{name}": values for name, values in self.worst.items()}
+        header: dict[str, Any] = {"num_classes": self.num_classes, "broken_by": self.broken_by, "facts": self.facts}
+        header["entries"] = {}
+        for name, entry in self.entries.items():
+            arrays[f"{name}/ids"] = entry.ids
+            arrays |= {f"{name}/after/{stage}": flags for stage, flags in entry.after.items()}
+            header["entries"][name] = {"seconds": entry.seconds, "facts": entry.facts, "stages": list(entry.after)}
+        arrays["header"] = np.array(json.dumps(header))
+        write_arrays(path, arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> "Verdicts":
+        """Read what `save` wrote."""
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                arrays = dict(stored)
+        except (OSError, ValueError, EOFError) as error:
+            raise UsageError(f"{path} cannot be read ({error}); delete it and evaluate that shard again") from None
+        header = json.loads(str(arrays["header"]))
+        entries = {
+            name: EntryVerdicts(
+                arrays[f"{name}/ids"],
+                {stage: arrays[f"{name}/after/{stage}"] for stage in plain["stages"]},
+                plain["seconds"],
+                plain["facts"],
+            )
+            for name, plain in header["entries"].items()
+        }
+        return cls(
+            ids=arrays["ids"],
+            labels=arrays["labels"],
+            num_classes=header["num_classes"],
+            clean={name: arrays[f"clean/{name}"] for name in SCORES},
+            worst={name: arrays[f"worst/{name}"] for name in (*SCORES, "size")},
+            broken_by=tuple(header["broken_by"]),
+            entries=entries,
+            facts=header["facts"],
+        )
+
+
+def join(parts: Sequence[Verdicts]) -> Verdicts:
+    """Put shards together in the order of the test set; seconds add up."""
+    first = parts[0]
+    order = np.argsort(np.concatenate([part.ids for part in parts]), kind="stable")
+
+    def together(pieces: Sequence[Array]) -> Array:
+        joined: Array = np.concatenate(pieces)[order]
+        return joined
+
+    names = [name for part in parts for name in part.broken_by]
+    return replace(
+        first,
+        ids=together([part.ids for part in parts]),
+        labels=together([part.labels for part in parts]),
+        clean={name: together([part.clean[name] for part in parts]) for name in first.clean},
+        worst={name: together([part.worst[name] for part in parts]) for name in first.worst},
+        broken_by=tuple(names[place] for place in order),
+        entries={name: _join_entries([part.entries[name] for part in parts]) for name in first.entries},
+    )
+
+
+def _join_entries(parts: Sequence[EntryVerdicts]) -> EntryVerdicts:
+    ids = np.concatenate([part.ids for part in parts])
+    order = np.argsort(ids, kind="stable")
+    after = {stage: np.concatenate([part.after[stage] for part in parts])[order] for stage in parts[0].after}
+    seconds = {stage: sum(part.seconds[stage] for part in parts) for stage in parts[0].seconds}
+    warnings = [line for part in parts for line in part.facts.get("warnings", [])]
+    facts = {**parts[0].facts, "warnings": list(dict.fromkeys(warnings))}
+    return EntryVerdicts(ids[order], after, seconds, facts)
+
+
+def seen_by_all(verdicts: Verdicts) -> Array:
+    """Which examples every attack looked at."""
+    seen: Array = np.ones(len(verdicts.ids), dtype=bool)
+    for entry in verdicts.entries.values():
+        seen &= np.isin(verdicts.ids, entry.ids)
+    return seen
+
+
+def worst_case(verdicts: Verdicts) -> Array:
+    """Which of those examples are right under every attack: per example, never an average over attacks."""
+    ids = verdicts.ids[seen_by_all(verdicts)]
+    right: Array = np.ones(len(ids), dtype=bool)
+    for entry in verdicts.entries.values():
+        right &= entry.correct[np.isin(entry.ids, ids)]
+    return right
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """What two sets of facts disagree on, in words.
+
+    >>> differences({"eps": 0.1, "seed": 0}, {"eps": 0.2, "seed": 0})
+    ['eps is 0.1 and 0.2']
+    """
+    keys = dict.fromkeys([*ours, *theirs])
+    return [f"{key} is {ours.get(key)} and {theirs.get(key)}" for key in keys if ours.get(key) != theirs.get(key)]
