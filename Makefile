@@ -35,5 +35,8 @@ mutants: setup
 bench: setup
 	$(BIN)/python -m benchmarks.training
 
+docs: setup
+	$(BIN)/python docs/build.py
+
 clean:
 	rm -rf $(VENV) build dist site
