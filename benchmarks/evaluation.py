@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def ours(
             marks.append(clock())
 
     result = run_autoattack(model, x, y, norm=norm, eps=eps, log=note)
-    spent = [after - before for before, after in zip(marks, marks[1:], strict=False)]
+    spent = [after - before for before, after in pairwise(marks)]
     names = VERSIONS["standard"]
     return {name: (result.robust[name], spent[place]) for place, name in enumerate(names)}, result.x_adv
 

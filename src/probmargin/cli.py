@@ -250,6 +250,93 @@ def merge(
 
 
 @app.command()
+def audit(
+    run: Annotated[Path | None, typer.Argument(help="folder of a run")] = None,
+    surrogate: Annotated[Path | None, typer.Option("--surrogate", help="run whose adversarial images to try")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="a model that was not trained here")] = None,
+    checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="its weights")] = None,
+    data: Annotated[str | None, typer.Option("--data", help="the run's own unless given")] = None,
+    data_dir: DataDirOption = None,
+    num_examples: Annotated[int | None, typer.Option("--num-examples", help="the first N test images; 200")] = None,
+    norm: Annotated[str | None, typer.Option("--norm", help="Linf or L2")] = None,
+    eps: Annotated[str | None, typer.Option("--eps", help="radius, such as 8/255; the run's own unless given")] = None,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    device: Annotated[str | None, typer.Option("--device")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="FILE.json for the result")] = None,
+) -> None:
+    """Look for signs that a model's robustness is not real."""
+    from probmargin.evaluation.run_audit import audit_subject
+    from probmargin.evaluation.subject import EvaluationRequest
+
+    request = EvaluationRequest(
+        run=run,
+        model=model,
+        checkpoint=checkpoint,
+        data=data,
+        data_dir=data_dir,
+        num_examples=num_examples,
+        norm=norm,
+        eps=eps,
+        seed=seed,
+        device=device,
+        out=out,
+    )
+    _, path = audit_subject(request, surrogate, _print)
+    if path is not None:
+        _print(f"written to {path}")
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(help="table1 ... table7, table4-svhn, table4-cifar100 or two-by-two")
+    ] = None,
+    trials: Annotated[int | None, typer.Option("--trials", help="seeds 1 to N; the paper's 5, smoke 1")] = None,
+    only: Annotated[str, typer.Option("--only", help="ROW,ROW: only these rows; --dry-run prints them")] = "",
+    data_dir: DataDirOption = None,
+    scale: Annotated[str, typer.Option("--scale", help="full, or smoke: the same grid on digits, on a CPU")] = "full",
+    executor: Annotated[str, typer.Option("--executor", help="local (one run per GPU) or ray")] = "local",
+    address: Annotated[str | None, typer.Option("--address", help="of a Ray cluster, such as auto")] = None,
+    gpus_per_run: Annotated[
+        float | None, typer.Option("--gpus-per-run", help="with ray: 0.5 puts two runs on one GPU")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print rows, runs and a time forecast")] = False,
+    render: Annotated[bool, typer.Option("--render", help="make the table from the records there are")] = False,
+    out: Annotated[Path, typer.Option("--out", help="folder for the runs")] = Path("runs/reproduce"),
+    keep_records: Annotated[
+        Path | None, typer.Option("--keep-records", help="folder for copies of the records; OUT/records")
+    ] = None,
+    aa_examples: Annotated[
+        int | None, typer.Option("--aa-examples", help="AutoAttack on the first N test images, labelled so")
+    ] = None,
+    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
+) -> None:
+    """Reproduce a table of the paper: run what is missing, then print it; started again, it goes on."""
+    from probmargin.experiments import reproduce as experiments
+
+    request = experiments.ReproduceRequest(
+        name=name,
+        scale=scale,
+        trials=trials,
+        only=tuple(row.strip() for row in only.split(",") if row.strip()),
+        aa_examples=aa_examples,
+        data_dir=data_dir,
+        device=device,
+        out=out,
+        keep_records=keep_records,
+        executor=executor,
+        address=address,
+        gpus_per_run=gpus_per_run,
+    )
+    if dry_run:
+        experiments.dry_run(request, _print)
+    elif render:
+        experiments.render(request, _print)
+    elif failed := experiments.reproduce(request, _print):
+        _fail(f"{len(failed)} runs failed: {', '.join(outcome.id for outcome in failed)}", 1)
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option("--out", help="folder for the two runs")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option("--seed")] = 1,
@@ -262,6 +349,18 @@ def demo(
 
 def main() -> None:
     """Run the command line; one line and exit code 2 for wrong use, 130 when interrupted."""
+    try:
+        _run()
+    except SystemExit as stop:
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            raise
+        # Threads of gloo outlive their group and can abort a process whose interpreter ends (pytorch #179291).
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(stop.code if isinstance(stop.code, int) else int(stop.code is not None))
+
+
+def _run() -> None:
     try:
         app()
     except UsageError as error:

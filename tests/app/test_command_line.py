@@ -71,6 +71,10 @@ OPTIONS = {
     "evaluate": "--attacks --model --checkpoint --data --data-dir --num-examples --norm --eps --protocol --seed "
     "--device --batch-size --shard --save-adversarial --out --fresh --help",
     "merge": "--help",
+    "audit": "--surrogate --model --checkpoint --data --data-dir --num-examples --norm --eps --seed --device --out "
+    "--help",
+    "reproduce": "--trials --only --data-dir --scale --executor --address --gpus-per-run --dry-run --render --out "
+    "--keep-records --aa-examples --device --help",
     "demo": "--out --seed --help",
     "list": "--help",
 }

@@ -3,6 +3,7 @@
 torchrun --nproc-per-node 2 gloo_worker.py OUT BATCH
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -81,3 +82,4 @@ def main(out: Path, size: int) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     main(Path(sys.argv[1]), int(sys.argv[2]))
+    os._exit(0)  # as the command line does: gloo's threads can abort a process whose interpreter ends

@@ -12,6 +12,7 @@ from training_runs import Listener, StopAfter, fit, recipe, same
 
 from probmargin import api as pm
 from probmargin.core.errors import UsageError
+from probmargin.core.noise import KeyedNoise
 from probmargin.core.settings import EMA
 from probmargin.data.dataset import ImageSet, split_validation
 from probmargin.engine import checkpoints
@@ -78,10 +79,11 @@ def test_a_look_is_the_accuracy_of_the_average_on_the_held_out_images(tmp_path: 
 
 def test_looking_changes_nothing(tmp_path: Path) -> None:
     """Monitors, dynamics and the average's turn in the model's place leave the trained weights alone."""
-    method = recipe("mail-at", ema=EMA(decay=0.9))
-    plain, _ = fit(tmp_path / "plain", method)
-    watched, _ = fit(tmp_path / "watched", method, monitor="nat,pgd-5:10", monitor_every=1, dynamics=True)
+    method = recipe("mail-at", ema=EMA(decay=0.9), lr=0.05)
+    plain, path = fit(tmp_path / "plain", method)
+    watched, other = fit(tmp_path / "watched", method, monitor="nat,pgd-5:10", monitor_every=1, dynamics=True)
     assert same(plain, watched)
+    assert [row["loss"] for row in open_run(path).metrics] == [row["loss"] for row in open_run(other).metrics]
 
 
 def test_looks_begin_with_the_weights(tmp_path: Path) -> None:
@@ -105,7 +107,8 @@ def test_patience_ends_a_run_and_a_resume_knows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("steps", [14, 15, 16, 17])
 def test_the_best_so_far_survives_an_interruption(tmp_path: Path, steps: int) -> None:
-    method = recipe("at", epochs=8, lr=0.05)
+    """At this rate the first looks are the best, so that a resume that forgets them chooses another."""
+    method = recipe("at", epochs=8)
     fit(tmp_path / "whole", method, validation=20, early_stopping=6)
     with pytest.raises(Interrupted):
         fit(tmp_path / "cut", method, validation=20, early_stopping=6, reporter=StopAfter(steps))
@@ -146,11 +149,12 @@ def test_monitors_are_test_images_and_labelled_so(tmp_path: Path) -> None:
     assert not (path / "checkpoints" / "best.json").exists()
 
 
-def test_shares_of_processes_add_up_to_the_whole(tmp_path: Path) -> None:
+def test_shares_of_processes_add_up_to_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise follows an example's place in the whole set, so every process finds what one process finds."""
     _, path = fit(tmp_path / "run", recipe("at", epochs=2))
     images = blobs().test
     attack = build_attack("pgd-2", "Linf", 0.1)
+    seen: list[torch.Tensor] = []
     counts: list[float] = []
 
     class Part(World):
@@ -158,11 +162,19 @@ def test_shares_of_processes_add_up_to_the_whole(tmp_path: Path) -> None:
             counts.append(float(total))
             return total
 
+    def ids(self: KeyedNoise, shape: tuple[int, ...], *, stream: str, target: int = 0, step: int = 0) -> torch.Tensor:
+        seen.append(self.ids.clone())
+        return original(self, shape, stream=stream, target=target, step=step)
+
+    original = KeyedNoise.uniform
+    monkeypatch.setattr(KeyedNoise, "uniform", ids)
     network = Network(open_run(path).model)
     whole = Judge(network, World(), 16).accuracy(images, attack)
+    seen.clear()
     for rank in range(3):
         Judge(network, Part(rank, 3), 16).accuracy(images, attack)
     assert sum(counts) / len(images) == pytest.approx(whole)
+    assert set(torch.cat(seen).tolist()) == set(range(len(images)))
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """Small statistics, in numpy."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import stdtr
 
 
 def wilson_interval(successes: int, total: int, z: float = 1.959964) -> tuple[float, float]:
@@ -29,3 +31,60 @@ def effective_sample_size(weight: npt.ArrayLike) -> float:
     values = np.asarray(weight, dtype=np.float64)
     squares = float((values**2).sum())
     return float(values.sum()) ** 2 / squares if squares > 0 else 0.0
+
+
+def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and standard deviation (n - 1 below); one value has no deviation.
+
+    >>> mean_std([1.0, 3.0]), mean_std([2.0])
+    ((2.0, 1.414214), (2.0, None))
+    """
+    array = np.asarray(values, dtype=np.float64)
+    return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else None
+
+
+def binomial_error(share: float, total: int) -> float:
+    """Standard error of a share of `total` examples.
+
+    >>> binomial_error(0.5, 100)
+    0.05
+    """
+    return math.sqrt(share * (1.0 - share) / total)
+
+
+def agreement_bound(std: float, trials: int, share: float, total: int) -> float:
+    """How far a mean over trials may lie from a published one: 2 sqrt(std^2 / trials + binomial error^2).
+
+    >>> agreement_bound(0.03, 9, 0.5, 2500)     # 2 sqrt(0.01^2 + 0.01^2)
+    0.028284
+    """
+    return 2.0 * math.sqrt(std * std / trials + binomial_error(share, total) ** 2)
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """Exact two-sided p of McNemar's test, from the examples that one of two models alone gets right.
+
+    >>> mcnemar(1, 5), mcnemar(0, 0)            # 2 (1 + 6) / 2^6
+    (0.21875, 1.0)
+    """
+    total, fewer = only_first + only_second, min(only_first, only_second)
+    below, term = 0, 1
+    for count in range(fewer + 1):
+        below += term
+        term = term * (total - count) // (count + 1)
+    return min(1.0, 2 * below / (1 << total))
+
+
+def paired_t(differences: Sequence[float]) -> float | None:
+    """Two-sided p of the t test that paired differences have mean 0; None for fewer than two.
+
+    >>> paired_t([1.0, 2.0, 3.0]), paired_t([1.0])      # t = 2 sqrt(3), 2 degrees of freedom
+    (0.074180, None)
+    """
+    mean, std = mean_std(differences)
+    if std is None:
+        return None
+    if std == 0.0:
+        return 1.0 if mean == 0.0 else 0.0
+    degrees = len(differences) - 1
+    return float(2.0 * stdtr(degrees, -abs(mean) / (std / math.sqrt(len(differences)))))

@@ -88,8 +88,7 @@ def process_group(device: torch.device) -> Iterator[World]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
         yield World(dist.get_rank(), dist.get_world_size())
-        # A thread of gloo may still hold tensors of the last exchange; letting go of them after the interpreter has
-        # ended aborts the process. A barrier holds none, and all others are let go by then.
+        # The first process to end makes torchrun look at the others: all end together.
         dist.barrier()
     finally:
         dist.destroy_process_group()

@@ -22,13 +22,13 @@ from probmargin.evaluation.checks import (
     check_images,
     check_logits,
     class_count_warning,
-    in_full_precision,
     inner_gradient_warning,
     randomness_warning,
     softmax_warning,
     square_warning,
     zero_gradient_warning,
 )
+from probmargin.evaluation.network import made_ready
 from probmargin.evaluation.search import (
     Finding,
     Outcome,
@@ -152,7 +152,7 @@ def warnings_before(subject: Subject, stages: Sequence[Stage]) -> list[str]:
     found = softmax_warning(subject.logits[:_LOOKED_AT]) + inner_gradient_warning(call, x[:1])
     ascents = [stage.attack for stage in stages if isinstance(stage.attack, APGD)]
     if not any(attack.eot > 1 for attack in ascents):
-        found += randomness_warning(call, x, labels)
+        found += randomness_warning(call, x)
     if any(aims(stage.attack) for stage in stages):
         found += class_count_warning(subject.logits.shape[1])
     return found + [line for attack in ascents for line in zero_gradient_warning(call, x, labels, attack)]
@@ -217,7 +217,7 @@ def run_autoattack(
     """
     stages = [Stage(name, attack) for name, attack in _choose(version, attacks, norm, eps).items()]
     check_images(x, labels)
-    full, warnings = in_full_precision(model)
+    full, warnings = made_ready(model, x)
     ids = options.get("ids")
     with frozen(full, "eval") as call:
         room = find_room(call, x, options.get("batch_size"))

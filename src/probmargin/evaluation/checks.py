@@ -1,16 +1,13 @@
 """What can be wrong with a model or a set of images before attacks are run on it."""
 
-import copy
 import sys
 from collections.abc import Mapping
 from types import FrameType
 
 import torch
-from torch import nn
 
 from probmargin.attacks.apgd import APGD
 from probmargin.core.errors import UsageError
-from probmargin.core.losses import is_correct
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels, Logits
 
@@ -18,18 +15,6 @@ _CLOSE = 1e-5
 _SAME_OUTPUT = 1e-4
 _SQUARE_GAIN = 0.002
 _INNER_GRADIENTS = ("grad", "backward", "_make_grads")
-
-
-def in_full_precision(model: Classifier) -> tuple[Classifier, list[str]]:
-    """The model in float32 at least: half is refused, bfloat16 weights are evaluated in a float32 copy."""
-    if not isinstance(model, nn.Module):
-        return model, []
-    dtypes = {parameter.dtype for parameter in model.parameters()}
-    if torch.float16 in dtypes:
-        raise UsageError("float16 gradients underflow and attacks stall: call model.float() before evaluating")
-    if torch.bfloat16 not in dtypes:
-        return model, []
-    return copy.deepcopy(model).float(), ["the weights are bfloat16: evaluated in a float32 copy"]
 
 
 def check_images(x: Images, labels: Labels) -> None:
@@ -53,14 +38,19 @@ def check_logits(logits: Logits, labels: Labels) -> None:
         raise UsageError(f"labels must be in 0..{logits.shape[1] - 1}: the model has {logits.shape[1]} classes")
 
 
-def softmax_warning(logits: Logits) -> list[str]:
-    """Outputs that look like probabilities.
+def looks_like_probabilities(logits: Logits) -> bool:
+    """Whether every row is between 0 and 1 and sums to 1.
 
-    >>> softmax_warning(torch.tensor([[0.7, 0.3]]))[0][:29], softmax_warning(torch.tensor([[7.0, 3.0]]))
-    ('the model seems to return pro', [])
+    >>> looks_like_probabilities(torch.tensor([[0.7, 0.3]])), looks_like_probabilities(torch.tensor([[7.0, 3.0]]))
+    (True, False)
     """
     inside = bool((logits < 1 + _CLOSE).all()) and bool((logits > -_CLOSE).all())
-    if inside and bool(((logits.sum(dim=1) - 1).abs() < _CLOSE).all()):
+    return inside and bool(((logits.sum(dim=1) - 1).abs() < _CLOSE).all())
+
+
+def softmax_warning(logits: Logits) -> list[str]:
+    """Outputs that look like probabilities."""
+    if looks_like_probabilities(logits):
         return ["the model seems to return probabilities, not logits: a softmax hides gradients from CE and DLR"]
     return []
 
@@ -78,14 +68,21 @@ def class_count_warning(num_classes: int) -> list[str]:
     return []
 
 
-def randomness_warning(call: Classifier, x: Images, labels: Labels) -> list[str]:
-    """Five passes that disagree."""
+def output_spread(call: Classifier, x: Images, passes: int = 5) -> float:
+    """The largest distance between an image's logits of length 1 in several passes.
+
+    >>> output_spread(lambda x: x.flatten(1), torch.rand(3, 1, 2, 2))
+    0.0
+    """
     with torch.no_grad():
-        outputs = [call(x) for _ in range(5)]
-    counts = {int(is_correct(logits, labels).sum()) for logits in outputs}
+        outputs = [call(x) for _ in range(passes)]
     rows = [logits / logits.norm(dim=1, keepdim=True).clamp(min=1e-20) for logits in outputs]
-    apart = max(float((a - b).norm(dim=1).max()) for a in rows for b in rows)
-    if len(counts) > 1 or apart > _SAME_OUTPUT:
+    return max(float((one - rows[0]).norm(dim=1).max()) for one in rows[1:])
+
+
+def randomness_warning(call: Classifier, x: Images) -> list[str]:
+    """Five passes that disagree."""
+    if output_spread(call, x) > _SAME_OUTPUT:
         return ["the model's output is random: use version='rand'"]
     return []
 

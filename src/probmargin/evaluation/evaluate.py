@@ -18,7 +18,8 @@ from probmargin.core.losses import is_correct
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels
 from probmargin.evaluation.autoattack import Speaker, warnings_before, why_not_standard
-from probmargin.evaluation.checks import check_images, check_logits, in_full_precision, square_warning
+from probmargin.evaluation.checks import check_images, check_logits, square_warning
+from probmargin.evaluation.network import made_ready
 from probmargin.evaluation.parts import StoredParts, entry_folder
 from probmargin.evaluation.protocol import Plan, make_plan
 from probmargin.evaluation.search import (
@@ -157,7 +158,7 @@ def judge(
     if len(x) == 0:
         raise UsageError("there is nothing to evaluate: the data has no images")
     check_images(x, labels)
-    full, notes = in_full_precision(model)
+    full, notes = made_ready(model, x)
     say = log or _silent
     with frozen(full, "eval") as call:
         begun = time.perf_counter()

@@ -41,6 +41,8 @@ class EvaluationRequest:
     data_dir: Path | None = None
     attacks: tuple[str, ...] = ("nat", "pgd-20")
     num_examples: int | None = None
+    aa_examples: int | None = None
+    """AutoAttack's ensembles look at the first so many images; None is what the protocol says."""
     norm: str | None = None
     eps: str | None = None
     protocol: str | None = None
@@ -57,7 +59,7 @@ class EvaluationRequest:
 def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, Any], Path | None]:
     """Judge what the request names; results go into the run's folder, or to `out`. A shard leaves its part there."""
     run, model, data = open_subject(request)
-    settings = _settings(request, run, len(data.test))
+    settings = settings_of(request, run, len(data.test))
     for name in request.attacks:
         make_plan(name, settings.norm, settings.eps)
     place = place_of(run, request.out)
@@ -83,7 +85,7 @@ class _Work:
 
     def run(self, model: nn.Module, data: DataSet, log: Log) -> tuple[dict[str, Any], Path | None]:
         """Judge the examples of this share and write down what was found."""
-        test = _first(data.test, self.request.num_examples)
+        test = first_images(data.test, self.request.num_examples)
         positions = torch.tensor(self.shard.positions(len(test)))
         test = test.take(positions).to(self.device)
         identity = {"weights": weights_hash(model), "data_fingerprint": data.fingerprint}
@@ -134,7 +136,8 @@ def _silent(_: str) -> None:
     """Say nothing."""
 
 
-def _first(test: ImageSet, count: int | None) -> ImageSet:
+def first_images(test: ImageSet, count: int | None) -> ImageSet:
+    """The first `count` test images as stored; all where it is None."""
     if count is None:
         return test
     if not 1 <= count <= len(test):
@@ -177,7 +180,7 @@ def _short(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _settings(request: EvaluationRequest, run: Run | None, total: int) -> EvaluationSettings:
+def settings_of(request: EvaluationRequest, run: Run | None, total: int) -> EvaluationSettings:
     """Norm and radius: as typed, else the protocol's, else those the run was trained with, else the standard's."""
     if request.protocol is not None and request.protocol not in PROTOCOLS:
         raise unknown_name("protocol", request.protocol, PROTOCOLS)
@@ -199,5 +202,5 @@ def _settings(request: EvaluationRequest, run: Run | None, total: int) -> Evalua
         batch_size=request.batch_size,
         protocol=chosen.name if chosen else "standard" if is_standard else "custom",
         step_size=chosen.step_size if chosen else None,
-        aa_examples=chosen.aa_examples if chosen else None,
+        aa_examples=request.aa_examples or (chosen.aa_examples if chosen else None),
     )

@@ -143,9 +143,10 @@ def seen_by_all(verdicts: Verdicts) -> Array:
 
 
 def worst_case(verdicts: Verdicts) -> Array:
-    """Which of those examples are right under every attack: per example, never an average over attacks."""
-    ids = verdicts.ids[seen_by_all(verdicts)]
-    right: Array = np.ones(len(ids), dtype=bool)
+    """Which of those examples are right as they stand and under every attack: never an average over attacks."""
+    seen = seen_by_all(verdicts)
+    ids = verdicts.ids[seen]
+    right: Array = (verdicts.clean["predicted"] == verdicts.labels)[seen]
     for entry in verdicts.entries.values():
         right &= entry.correct[np.isin(entry.ids, ids)]
     return right

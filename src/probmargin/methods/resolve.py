@@ -62,7 +62,8 @@ DIGITS_SCALE = DataScale(
 DATA_SCALES: Mapping[str, DataScale] = {"digits": DIGITS_SCALE}
 
 
-def _at_scale(method: Method, scale: DataScale) -> Method:
+def at_scale(method: Method, scale: DataScale) -> Method:
+    """A recipe at the size a data set asks for."""
     scaled = with_epochs(method, scale.epochs)
     settings: dict[str, Any] = {}
     for slot in ("attack", "second_attack"):
@@ -125,7 +126,7 @@ def resolve(
         if preset == "paper" and model.startswith("wrn-"):
             recipe = _for_wide(recipe)
         if data in DATA_SCALES:
-            recipe = _at_scale(recipe, DATA_SCALES[data])
+            recipe = at_scale(recipe, DATA_SCALES[data])
     if epochs is not None:
         recipe = with_epochs(recipe, epochs)
     if batch_size is not None:

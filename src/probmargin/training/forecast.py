@@ -5,7 +5,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -95,8 +95,23 @@ def _time_steps(method: Method, model: nn.Module, images: ImageSet, hardware: Ha
     return (time.perf_counter() - began) / runs
 
 
-def forecast(method: Method, model: nn.Module, shape: tuple[int, int, int, int, int], hardware: Hardware) -> str:
-    """Time steps on random images of the real shape and say what a whole run would take.
+@dataclass(frozen=True)
+class Measured:
+    """What a step took on images of the real shape."""
+
+    seconds: float
+    images: int
+    """In that step; the batch, or a part of it."""
+    steps: int
+
+    @property
+    def seconds_per_image(self) -> float:
+        """Of training."""
+        return self.seconds / self.images
+
+
+def measure(method: Method, model: nn.Module, shape: tuple[int, int, int, int, int], hardware: Hardware) -> Measured:
+    """Time steps on random images.
 
     On a CPU a step of the full batch may take minutes, so a part of it is timed and scaled up; a GPU gets it all.
     """
@@ -108,12 +123,19 @@ def forecast(method: Method, model: nn.Module, shape: tuple[int, int, int, int, 
         images = _blank(measured, size, classes).to(device)
         seconds = _time_steps(replace(method, batch_size=measured), model, images, hardware, steps)
         if measured == whole or seconds > _LONG_ENOUGH:
-            break
+            return Measured(seconds, measured, steps)
         measured, steps = min(whole, 8 * measured), 2
+
+
+def forecast(method: Method, model: nn.Module, shape: tuple[int, int, int, int, int], hardware: Hardware) -> str:
+    """Time a few steps and say what a whole run would take."""
+    count, device = shape[0], next(model.parameters()).device
+    found = measure(method, model, shape, hardware)
     epochs, batches = len(method.epoch_plan()), math.ceil(count / method.batch_size)
-    total = seconds / measured * count * epochs
-    scaled = "" if measured == whole else f", scaled to {method.batch_size}"
+    total = found.seconds_per_image * count * epochs
+    scaled = "" if found.images == min(method.batch_size, count) else f", scaled to {method.batch_size}"
     return (
-        f"forecast: about {duration(total)} for {epochs} epochs of {batches} steps, {measured / seconds:.0f} images/s; "
-        f"memory {memory(device)} (measured: {steps} steps of {measured} images on {device.type}{scaled})"
+        f"forecast: about {duration(total)} for {epochs} epochs of {batches} steps, "
+        f"{1 / found.seconds_per_image:.0f} images/s; memory {memory(device)} "
+        f"(measured: {found.steps} steps of {found.images} images on {device.type}{scaled})"
     )

@@ -49,7 +49,7 @@ class LoopSettings:
     hardware: Hardware = field(default_factory=Hardware)
     keep_epochs: tuple[int, ...] = ()
     """States after these many epochs are kept for good."""
-    save_seconds: float = 10.0
+    save_seconds: float = 30.0
     """Least time between two saved states that nobody asked for."""
 
 
@@ -211,14 +211,15 @@ class Trainer:
 
     def _look(self, epoch: int, metrics: dict[str, Any]) -> bool:
         """Judge the model where due; is it the best so far on the held-out images?"""
-        is_best = False
         validation, monitors = self.watchers.validation, self.watchers.monitors
-        with self.state.averaged():
-            if validation is not None and validation.is_due(epoch):
-                metrics["validation"] = validation.look(self.judge)
-                self.state.best, is_best = validation.update(self.state.best, metrics["validation"], epoch + 1)
-            if monitors is not None and monitors.is_due(epoch):
+        if monitors is not None and monitors.is_due(epoch):
+            with self.state.averaged():
                 metrics["monitors"] = monitors.look(self.judge)
+        if validation is None or not validation.is_due(epoch):
+            return False
+        with self.state.averaged():
+            metrics["validation"] = validation.look(self.judge)
+        self.state.best, is_best = validation.update(self.state.best, metrics["validation"], epoch + 1)
         return is_best
 
     def _record(self, epoch: int, metrics: dict[str, Any]) -> None:

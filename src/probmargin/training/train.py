@@ -61,7 +61,7 @@ class TrainRequest:
     dynamics: bool = False
     label_noise: str | None = None
     sync_bn: bool = False
-    save_seconds: float = 10.0
+    save_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         needs_validation = self.validation_every is not None or self.early_stopping is not None

@@ -1,0 +1,56 @@
+"""An audit of a run's model on its own test images, kept in its folder."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from probmargin.core.errors import UsageError
+from probmargin.data.dataset import DataSet
+from probmargin.engine.devices import pick_device
+from probmargin.engine.environment import commit, hardware, versions
+from probmargin.engine.files import write_json
+from probmargin.evaluation.audit import audit, lines
+from probmargin.evaluation.subject import EvaluationRequest, first_images, open_subject, settings_of
+from probmargin.models.build import check_model
+from probmargin.runs.run import open_run
+
+NUM_EXAMPLES = 200
+
+
+def audit_subject(
+    request: EvaluationRequest, surrogate: Path | None, log: Callable[[str], None]
+) -> tuple[dict[str, Any], Path | None]:
+    """Audit what the request names; a run's audit.json lies in its folder, another model's at `out`."""
+    run, model, data = open_subject(request)
+    count = min(NUM_EXAMPLES, len(data.test)) if request.num_examples is None else request.num_examples
+    settings = settings_of(replace(request, num_examples=count), run, len(data.test))
+    device = pick_device(request.device)
+    other = None if surrogate is None else _surrogate(surrogate, data).to(device)
+    test = first_images(data.test, count).to(device)
+    result = audit(
+        model.to(device),
+        test.floats(),
+        test.labels,
+        settings.norm,
+        settings.eps,
+        surrogate=other,
+        seed=settings.seed,
+    )
+    result |= {"data": data.name, "surrogate": str(surrogate) if surrogate else None}
+    result |= {"hardware": hardware(device), "commit": commit(), "versions": versions()}
+    for line in lines(result):
+        log(line)
+    path = run.path / "audit.json" if run is not None and request.out is None else request.out
+    if path is not None:
+        write_json(path, result)
+    return result, path
+
+
+def _surrogate(path: Path, data: DataSet) -> Any:
+    model = open_run(path).model
+    try:
+        check_model(model, (data.channels, *data.image_size), data.num_classes, str(path))
+    except UsageError as error:
+        raise UsageError(f"--surrogate: {error}; give a run on the same data") from None
+    return model

@@ -1,0 +1,172 @@
+"""What is to be run, in which order, and which runs share a burn-in."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from probmargin.core.errors import UsageError
+from probmargin.experiments.grid import Grid
+from probmargin.experiments.records import Record
+from probmargin.experiments.work import Parent, Task
+from probmargin.methods.method import Method
+from probmargin.reporting.cells import RowRecords, belongs, verdicts
+from probmargin.runs.run import Run
+from probmargin.training.agreement import recipe_differences
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run, and what there is of it."""
+
+    row: str
+    task: Task
+    is_done: bool
+    state: str
+    """In words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where runs lie and what they run on."""
+
+    out: Path
+    data_dir: Path | None = None
+    device: str | None = None
+
+
+def plan_runs(grids: Sequence[Grid], place: Place, records: Sequence[Record]) -> list[Planned]:
+    """All runs of these grids, each once, those others can start from first."""
+    planned: dict[str, Planned] = {}
+    for grid in grids:
+        for seed in range(1, grid.trials + 1):
+            for row in _parents_first(grid):
+                found = _plan_run(grid, row, seed, place, records)
+                planned.setdefault(found.task.id, found)
+    return _with_parents(list(planned.values()), place)
+
+
+def _parents_first(grid: Grid) -> list[str]:
+    """Rows without weights and without phases come first: the others are variations of them."""
+
+    def weight(name: str) -> tuple[bool, bool]:
+        recipe = grid.recipes[name]
+        return recipe.is_reweighted, bool(recipe.phases)
+
+    return sorted(grid.recipes, key=weight)
+
+
+def _plan_run(grid: Grid, name: str, seed: int, place: Place, records: Sequence[Record]) -> Planned:
+    row = next(row for row in grid.rows if row.id == name)
+    task = Task(
+        id=f"{grid.run_name(row)}-s{seed}",
+        recipe=grid.recipes[name],
+        seed=seed,
+        data=grid.data,
+        data_dir=place.data_dir,
+        model=grid.model,
+        out=place.out,
+        device=place.device,
+        columns=grid.columns,
+        has_curves=grid.has_curves(row),
+    )
+    record = _record_of(grid, name, seed, records)
+    if record is not None:
+        return Planned(name, task, True, f"done: record {record['id']}")
+    if task.is_trained:
+        return Planned(name, task, False, "trained, to be judged")
+    epochs = _progress(task.run)
+    return Planned(name, task, False, f"half done: {epochs} of {task.recipe.epochs} epochs" if epochs else "to do")
+
+
+def _record_of(grid: Grid, name: str, seed: int, records: Sequence[Record]) -> Record | None:
+    """The record of a run that has every number of the grid, if there is one."""
+    table = grid.table()
+    row = next(row for row in table.rows if row.id == name)
+    for record in records:
+        if record.get("seed") != seed or not belongs(record, row, table):
+            continue
+        accepted = RowRecords(row)
+        accepted.offer(record, table)
+        if accepted.by_seed and all(verdicts(record, column)[0] for column in grid.columns):
+            return record
+    return None
+
+
+def _progress(run: Run) -> int:
+    """Epochs trained so far."""
+    found = [int(match[1]) for path in run.states() if (match := re.match(r"state-(\d+)", path.name))]
+    return max(found, default=0)
+
+
+def shared_epochs(parent: Method, child: Method) -> int:
+    """How many epochs two recipes train the same way; 0 where a state of one is of no use to the other.
+
+    >>> from probmargin.methods.resolve import named
+    >>> shared_epochs(named("at"), named("mail-at")), shared_epochs(named("at"), named("trades"))
+    (74, 0)
+    """
+    if "iteration" in (parent.lr_per, child.lr_per) or recipe_differences(parent, child, 1, 1):
+        return 0
+    low, high = 1, min(parent.epochs, child.epochs - 1)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (low, middle - 1) if recipe_differences(parent, child, middle, 1) else (middle, high)
+    return low
+
+
+def _with_parents(planned: list[Planned], place: Place) -> list[Planned]:
+    """Let each run start from the state that saves most: of a run before it, or of one that lies in the folder."""
+    tasks: dict[str, Task] = {}
+    kept: dict[str, set[int]] = {}
+    on_disk = _runs_on_disk(place.out)
+    for entry in planned:
+        task = entry.task
+        offers = [_offer(other, task) for other in tasks.values()]
+        offers += [
+            _offer_of_run(run, task) for run in on_disk if run.path.name not in tasks and run.path.name != task.id
+        ]
+        best = max(offers, key=lambda parent: parent.epochs, default=None)
+        if best is not None and best.epochs > _progress(task.run) and not entry.is_done:
+            task = replace(task, parent=best)
+            kept.setdefault(best.run, set()).add(best.epochs)
+        # What is done elsewhere leaves no state here for others to start from.
+        if not entry.is_done or task.run.states():
+            tasks[task.id] = task
+    final = {entry.task.id: tasks.get(entry.task.id, entry.task) for entry in planned}
+    return [
+        replace(entry, task=replace(final[entry.task.id], keep_epochs=tuple(sorted(kept.get(entry.task.id, ())))))
+        for entry in planned
+    ]
+
+
+def _offer(parent: Task, child: Task) -> Parent:
+    """The state a run of the plan will have, or has, for another."""
+    same = (parent.seed, parent.data, parent.model) == (child.seed, child.data, child.model)
+    epochs = shared_epochs(parent.recipe, child.recipe) if same else 0
+    # A run that is past that epoch has the state only where it was kept.
+    is_past = _progress(parent.run) >= epochs
+    return Parent(run=parent.id, epochs=0 if is_past and not _has_state(parent.run, epochs) else epochs)
+
+
+def _has_state(run: Run, epochs: int) -> bool:
+    return (run.checkpoints_path / f"state-{epochs:04d}.json").exists()
+
+
+def _runs_on_disk(out: Path) -> list[Run]:
+    runs = [Run(path.parent) for path in sorted(out.glob("*/record.json"))]
+    return [run for run in runs if run.recipe_path.exists() and run.states()]
+
+
+def _offer_of_run(run: Run, child: Task) -> Parent:
+    """The latest state of a run outside the plan from which a task can start."""
+    record = run.record
+    found = tuple(record.get(key) for key in ("seed", "data", "model", "validation", "label_noise"))
+    if found != (child.seed, child.data, child.model, None, None):
+        return Parent(run=run.path.name, epochs=0)
+    try:
+        shared = shared_epochs(run.recipe, child.recipe)
+    except UsageError:
+        shared = 0
+    states = [epochs for epochs in range(1, shared + 1) if _has_state(run, epochs)]
+    return Parent(run=run.path.name, epochs=max(states, default=0))

@@ -1,0 +1,181 @@
+"""Reproduce experiments: plan, run, collect the records, draw the tables."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from probmargin.core.errors import UsageError, unknown_name
+from probmargin.core.records import coerce
+from probmargin.engine.devices import pick_device
+from probmargin.engine.files import written_aside
+from probmargin.experiments.catalogue import find
+from probmargin.experiments.cluster import run_on_cluster
+from probmargin.experiments.forecast import Forecaster
+from probmargin.experiments.grid import Grid, ScaleName, make_grid
+from probmargin.experiments.local import run_in_turn, run_on_devices
+from probmargin.experiments.plan import Place, Planned, plan_runs
+from probmargin.experiments.records import failures, keep_record, note_failure, read_records
+from probmargin.experiments.work import Outcome, Task
+from probmargin.reporting.render import FORMATS, markdown
+from probmargin.reporting.tables import Table, build_table
+from probmargin.training.progress import duration
+
+Say = Callable[[str], None]
+
+RESULTS = Path("results")
+"""Records that are kept for good, where the command is run in a checkout."""
+BEGIN, END = "<!-- tables: made by probmargin reproduce --render -->", "<!-- end of tables -->"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceRequest:
+    """What is to be reproduced, how much of it, where and on what."""
+
+    name: str | None = None
+    scale: str = "full"
+    trials: int | None = None
+    only: tuple[str, ...] = ()
+    aa_examples: int | None = None
+    data_dir: Path | None = None
+    device: str | None = None
+    out: Path = Path("runs/reproduce")
+    keep_records: Path | None = None
+    """Where records are copied to; `records` in the folder of the runs unless given."""
+    executor: str = "local"
+    address: str | None = None
+    gpus_per_run: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.executor not in ("local", "ray"):
+            raise unknown_name("executor", self.executor, ["local", "ray"])
+        if self.executor == "local" and (self.address is not None or self.gpus_per_run is not None):
+            raise UsageError("--address and --gpus-per-run are for --executor ray")
+        if self.gpus_per_run is not None and self.gpus_per_run < 0:
+            raise UsageError(f"--gpus-per-run must be 0 or more, not {self.gpus_per_run}")
+
+    @property
+    def records(self) -> Path:
+        """Where records are copied to."""
+        return self.keep_records or self.out / "records"
+
+    def grids(self) -> list[Grid]:
+        """The experiments at their scale; `only` may name rows of any of them."""
+        experiments = find(self.name)
+        known = [row.id for experiment in experiments for row in experiment.rows]
+        for row in self.only:
+            if row not in known:
+                raise unknown_name(f"row of {self.name}", row, dict.fromkeys(known))
+        scale = coerce(self.scale, ScaleName, "--scale")
+        wanted = [(one, [row.id for row in one.rows if row.id in self.only]) for one in experiments]
+        return [
+            make_grid(one, scale, trials=self.trials, only=only, aa_examples=self.aa_examples)
+            for one, only in wanted
+            if only or not self.only
+        ]
+
+
+def _known_records(request: ReproduceRequest) -> list[dict[str, object]]:
+    folders = (request.out, request.records, request.out / "records", RESULTS)
+    return read_records(dict.fromkeys(folders))
+
+
+def make_plan(request: ReproduceRequest) -> list[Planned]:
+    """Every run that the request needs, and what there is of it."""
+    if request.name is None:
+        raise UsageError("name an experiment, such as table2; without a name there is only --render")
+    place = Place(out=request.out.resolve(), data_dir=request.data_dir, device=request.device)
+    return plan_runs(request.grids(), place, _known_records(request))
+
+
+def dry_run(request: ReproduceRequest, say: Say) -> None:
+    """Print claim, rows, runs and a forecast; nothing is trained."""
+    planned, forecaster = make_plan(request), Forecaster()
+    for grid in request.grids():
+        say(f"{grid.experiment.name}: {grid.experiment.title}\nclaim: {grid.experiment.claim}")
+        judged = ", ".join(f"{column.label}: {column.attack}" for column in grid.columns)
+        say(f"{grid.data}, {grid.model}, {grid.trials} trials; {judged}")
+    total = 0.0
+    for entry in planned:
+        task, seconds = entry.task, forecaster.run(entry)
+        total += seconds.total
+        parent = f", from {task.parent.run} after epoch {task.parent.epochs}" if task.parent else ""
+        times = f"; train {duration(seconds.training)}, judge {duration(seconds.judging)}" if seconds.total else ""
+        say(f"  {entry.row:<28} {task.id}: {task.recipe.epochs} epochs{parent}; {entry.state}{times}")
+    device = pick_device(request.device).type
+    say(f"forecast: about {duration(total)} for {len(planned)} runs one after another (steps timed on {device})")
+
+
+def reproduce(request: ReproduceRequest, say: Say) -> list[Outcome]:
+    """Run what is missing, collect the records, draw the tables; returns the outcomes that are failures."""
+    planned = make_plan(request)
+    for entry in planned:
+        if entry.is_done:
+            say(f"{entry.task.id}: skipped, {entry.state}")
+    failed: list[Outcome] = []
+
+    def receive(outcome: Outcome) -> None:
+        note_failure(request.out, outcome.id, outcome.reason, outcome.details)
+        if outcome.record is not None:
+            keep_record(request.records, outcome.record)
+            say(f"{outcome.id}: done")
+        else:
+            failed.append(outcome)
+            say(f"{outcome.id}: failed: {outcome.reason}")
+
+    _execute([entry.task for entry in planned if not entry.is_done], request, receive, say)
+    render(request, say)
+    return failed
+
+
+def _execute(tasks: Sequence[Task], request: ReproduceRequest, receive: Callable[[Outcome], None], say: Say) -> None:
+    if not tasks:
+        return
+    if request.executor == "ray":
+        gpus = (0.0 if request.device == "cpu" else 1.0) if request.gpus_per_run is None else request.gpus_per_run
+        run_on_cluster(tasks, receive, address=request.address, gpus=gpus)
+        return
+    devices = _devices(request.device)
+    if len(devices) > 1:
+        run_on_devices(tasks, devices, receive)
+    else:
+        run_in_turn(tasks, receive, say)
+
+
+def _devices(asked: str | None) -> list[str]:
+    """One for each GPU, where there are several and none is named."""
+    device = pick_device(asked)
+    if device.type == "cuda" and device.index is None:
+        return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    return [str(device)]
+
+
+def render(request: ReproduceRequest, say: Say) -> None:
+    """Draw the tables from the records there are; all tables also go into the README of the kept records."""
+    records, reasons = _known_records(request), failures(request.out)
+    tables = [build_table(grid.table(), records, reasons) for grid in request.grids()]
+    for table in tables:
+        for suffix, draw in FORMATS.items():
+            with written_aside(request.out / "tables" / f"{table.spec.name}.{suffix}") as aside:
+                aside.write_text(draw(table), encoding="utf-8")
+        if request.name is not None or not table.is_empty:
+            say(markdown(table))
+    if request.name is None:
+        blank = ", ".join(table.spec.name for table in tables if table.is_empty)
+        say(f"without any record: {blank or 'none'}")
+        fill_readme(request.keep_records or RESULTS, tables, say)
+
+
+def fill_readme(folder: Path, tables: Sequence[Table], say: Say) -> None:
+    """Put all tables between the two marks of a README, where it has them."""
+    path = folder / "README.md"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if BEGIN not in text or END not in text:
+        return
+    body = "\n".join(markdown(table) for table in tables)
+    filled = re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: f"{BEGIN}\n\n{body}\n{END}", text, flags=re.S)
+    with written_aside(path) as aside:
+        aside.write_text(filled, encoding="utf-8")
+    say(f"tables written into {path}")

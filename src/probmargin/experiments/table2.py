@@ -1,0 +1,29 @@
+"""Table 2: MAIL against six methods on CIFAR-10 with ResNet-18."""
+
+from probmargin.experiments.experiment import AA, APGD, CW, NAT, PGD, Experiment, Row, against
+
+METHODS = ("at", "trades", "mart", "fat", "awp", "gairat", "mail-at", "mail-trades")
+
+TABLE2 = Experiment(
+    name="table2",
+    title="Methods on CIFAR-10, ResNet-18",
+    claim="MAIL-TRADES is the most robust under CW and AutoAttack, MAIL-AT under PGD and APGD, "
+    "and GAIRAT falls far behind AT under CW and AutoAttack.",
+    rows=(
+        *(Row(id=name, method=name, published=f"table2/{name}") for name in METHODS),
+        # The unweighted controls of MAIL-TRADES and MAIL-MART, which have a beta of their own.
+        Row(id="trades-beta5", method="trades", settings={"objective.beta": 5.0}, is_extra=True),
+        Row(id="mart-beta6", method="mart", settings={"objective.beta": 6.0}, is_extra=True),
+        Row(id="mail-mart", method="mail-mart", published="table1/mart/pm_adv", is_extra=True),
+        Row(id="mail-trades-official-2021", method="mail-trades", preset="official-2021", is_extra=True),
+    ),
+    columns=(NAT, PGD, APGD, CW, AA),
+    contrasts=(
+        against("mail-at", "at"),
+        against("gairat", "at"),
+        against("mail-at", "gairat"),
+        against("mail-trades", "trades"),
+        against("mail-trades", "trades-beta5"),
+        against("mail-mart", "mart-beta6"),
+    ),
+)

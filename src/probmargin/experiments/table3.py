@@ -1,0 +1,14 @@
+"""Table 3: the methods of table 2 on CIFAR-10 with a wide network."""
+
+from probmargin.experiments.experiment import AA, APGD, CW, NAT, PGD, Experiment, Row, against
+from probmargin.experiments.table2 import METHODS
+
+TABLE3 = Experiment(
+    name="table3",
+    title="Methods on CIFAR-10, WRN-32-10",
+    claim="With a wide network MAIL-TRADES is the most robust under APGD, CW and AutoAttack, and MAIL-AT under PGD.",
+    model="wrn-32-10",
+    rows=tuple(Row(id=name, method=name, published=f"table3/{name}") for name in METHODS),
+    columns=(NAT, PGD, APGD, CW, AA),
+    contrasts=(against("mail-at", "at"), against("gairat", "at"), against("mail-trades", "trades")),
+)

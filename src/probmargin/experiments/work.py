@@ -1,0 +1,165 @@
+"""One run of an experiment, from its first step to its record; started again, it goes on where it was."""
+
+import functools
+import shutil
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probmargin.core.errors import UsageError
+from probmargin.data.dataset import DataSet
+from probmargin.data.loader import load
+from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
+from probmargin.methods.method import Method
+from probmargin.reporting.cells import verdicts
+from probmargin.reporting.spec import ColumnSpec
+from probmargin.runs.run import Run
+from probmargin.training.guards import TrainingStopped
+from probmargin.training.loop import Interrupted
+from probmargin.training.progress import Reporter
+from probmargin.training.train import TrainRequest, train
+
+MONITOR, MONITOR_EVERY = "pgd-20:1000,cw:1000", 5
+"""Curves that figures need: of test images, never used for selection."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parent:
+    """The run whose state a task starts from, so that a burn-in is trained once."""
+
+    run: str
+    epochs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A run that is to be trained and judged."""
+
+    id: str
+    recipe: Method
+    seed: int
+    data: str
+    data_dir: Path | None = None
+    model: str
+    out: Path
+    """Folder of all runs."""
+    device: str | None = None
+    columns: tuple[ColumnSpec, ...]
+    """What it is judged by."""
+    parent: Parent | None = None
+    keep_epochs: tuple[int, ...] = ()
+    has_curves: bool = False
+
+    @property
+    def run(self) -> Run:
+        """Its folder."""
+        return Run(self.out / self.id)
+
+    @property
+    def is_trained(self) -> bool:
+        """Has the run in its folder, if it is this one, ended?"""
+        if not self.run.record_path.exists():
+            return False
+        record = self.run.record
+        found = tuple(record.get(key) for key in ("recipe_hash", "seed", "data", "model"))
+        return found == (self.recipe.hash(), self.seed, self.data, self.model) and "train_seconds" in record
+
+    @property
+    def is_judged(self) -> bool:
+        """Does its record have every number that is asked for?"""
+        return self.is_trained and all(verdicts(self.run.record, column)[0] for column in self.columns)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a task ended: with a record, or with a reason."""
+
+    id: str
+    record: dict[str, Any] | None = None
+    reason: str = ""
+    details: str = ""
+    """A traceback, where the reason alone will not do."""
+
+
+def attempt(task: Task, reporter: Reporter | None = None) -> Outcome:
+    """Carry a task out; a failure is an outcome, an interruption is not."""
+    try:
+        return Outcome(task.id, carry_out(task, reporter or Reporter(quiet=True)))
+    except (Interrupted, KeyboardInterrupt):
+        raise
+    except (UsageError, TrainingStopped) as error:
+        return Outcome(task.id, reason=str(error))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return Outcome(task.id, reason=reason, details=traceback.format_exc())
+
+
+def carry_out(task: Task, reporter: Reporter) -> dict[str, Any]:
+    """Train what is not trained, judge what is not judged, and return the record."""
+    if not task.is_trained:
+        _train(task, reporter)
+    if not task.is_judged:
+        _judge(task, reporter)
+    return task.run.record
+
+
+@functools.lru_cache(maxsize=1)
+def _load(data: str, data_dir: Path | None) -> DataSet:
+    return load(data, data_dir)
+
+
+def _train(task: Task, reporter: Reporter) -> None:
+    run = task.run
+    if run.record_path.exists() and not run.states():
+        # A start that was killed before its first state: nothing is lost, and a fork can be chosen anew.
+        shutil.rmtree(run.path)
+    request = TrainRequest(
+        out=run.path,
+        model=task.model,
+        seed=task.seed,
+        device=task.device,
+        resume=run.record_path.exists(),
+        fork=_fork(task),
+        keep_epochs=task.keep_epochs,
+        monitor=MONITOR if task.has_curves else None,
+        monitor_every=MONITOR_EVERY,
+        dynamics=task.has_curves,
+    )
+    train(task.recipe, _load(task.data, task.data_dir), request, reporter)
+
+
+def _fork(task: Task) -> str | None:
+    """Where to start from; without the parent's state, on another machine for one, the run is trained whole."""
+    if task.parent is None or task.run.record_path.exists():
+        return None
+    parent = Run(task.out / task.parent.run)
+    state = parent.checkpoints_path / f"state-{task.parent.epochs:04d}.json"
+    return f"{parent.path}@{task.parent.epochs}" if state.exists() else None
+
+
+def _judge(task: Task, reporter: Reporter) -> None:
+    """Judge by one protocol after the other, the main one last: its results are the run's own.
+
+    Attacks that were carried out before are read back from the run's folder.
+    """
+    main = task.columns[0].protocol
+    names = dict.fromkeys(column.protocol for column in task.columns)
+    others = dict(task.run.record.get("evaluations") or {})
+    for name in [*(name for name in names if name != main), main]:
+        columns = [column for column in task.columns if column.protocol == name]
+        request = EvaluationRequest(
+            run=task.run.path,
+            data=task.data,
+            data_dir=task.data_dir,
+            attacks=tuple(column.attack for column in columns),
+            aa_examples=next((column.first for column in columns if column.first), None),
+            protocol=None if name == "custom" else name,
+            eps=repr(columns[0].eps) if name == "custom" else None,
+            norm=columns[0].norm if name == "custom" else None,
+            device=task.device,
+        )
+        results, _ = evaluate_subject(request, log=reporter.say)
+        if name != main:
+            others[name] = results
+            task.run.update_record(evaluations=others)

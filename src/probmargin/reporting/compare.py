@@ -1,0 +1,88 @@
+"""Paired comparisons: over the same test images, and over seeds."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from probmargin.core.stats import mcnemar, mean_std, paired_t
+from probmargin.reporting.spec import ColumnSpec, Contrast
+
+Verdicts = Mapping[int, str]
+"""By seed: for each image 1 where it is right, 0 where not."""
+
+
+@dataclass(frozen=True)
+class Discordant:
+    """One seed's pair of models: images that one alone gets right, and McNemar's exact p."""
+
+    seed: int
+    only_plus: int
+    only_minus: int
+
+    @property
+    def p(self) -> float:
+        """Two-sided."""
+        return mcnemar(self.only_plus, self.only_minus)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A contrast in one column; differences in points of percent."""
+
+    contrast: Contrast
+    column: ColumnSpec
+    seeds: tuple[int, ...]
+    num_examples: int
+    difference: float
+    half_width: float
+    """Of the 95 % interval over images, seeds averaged."""
+    pairs: tuple[Discordant, ...]
+    """A seed each, where the contrast is of one row with one other."""
+    seeds_std: float | None
+    seeds_p: float | None
+    """Of the paired t test over seeds."""
+
+    @property
+    def is_clear(self) -> bool:
+        """Does the interval over images exclude no difference?"""
+        return abs(self.difference) > self.half_width
+
+
+def _bits(text: str, count: int) -> npt.NDArray[np.float64]:
+    return np.array([character == "1" for character in text[:count]], dtype=np.float64)
+
+
+def _side(rows: Sequence[Verdicts], seed: int, count: int) -> npt.NDArray[np.float64]:
+    mean: npt.NDArray[np.float64] = np.mean([_bits(row[seed], count) for row in rows], axis=0)
+    return mean
+
+
+def compare(contrast: Contrast, column: ColumnSpec, rows: Mapping[str, Verdicts]) -> Comparison | None:
+    """Compare over the seeds and images that all rows of a contrast share; None where they share none."""
+    involved = [rows.get(name, {}) for name in contrast.rows]
+    seeds = sorted(set.intersection(*(set(row) for row in involved)))
+    if not seeds:
+        return None
+    count = min(len(row[seed]) for row in involved for seed in seeds)
+    plus, minus = ([rows[name] for name in side] for side in (contrast.plus, contrast.minus))
+    per_seed = {seed: _side(plus, seed, count) - _side(minus, seed, count) for seed in seeds}
+    per_image = np.mean(list(per_seed.values()), axis=0)
+    means = [100.0 * float(values.mean()) for values in per_seed.values()]
+    error = float(per_image.std(ddof=1)) / math.sqrt(count) if count > 1 else 0.0
+    is_pair = len(plus) == len(minus) == 1
+    pairs = [Discordant(seed, int((d > 0).sum()), int((d < 0).sum())) for seed, d in per_seed.items()]
+    difference, seeds_std = mean_std(means)
+    return Comparison(
+        contrast=contrast,
+        column=column,
+        seeds=tuple(seeds),
+        num_examples=count,
+        difference=difference,
+        half_width=100.0 * 1.959964 * error,
+        pairs=tuple(pairs) if is_pair else (),
+        seeds_std=seeds_std,
+        seeds_p=paired_t(means),
+    )

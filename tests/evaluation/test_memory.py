@@ -1,0 +1,106 @@
+"""Memory: chunks are halved where it ends, and no more than the images is kept."""
+
+import pytest
+import torch
+from autoattack_helpers import linear_task, small_budget
+from strategies import images, tiny_net
+from torch import nn
+
+from probmargin.core.errors import UsageError
+from probmargin.evaluation.autoattack import run_autoattack
+from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
+from probmargin.evaluation.network import in_channels_last
+from probmargin.evaluation.search import Room, find_room
+
+LIMIT = 11
+
+
+class Small(nn.Module):
+    """Has memory for a few images at once."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.sizes: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.sizes.append(len(x))
+        if len(x) > LIMIT:
+            raise torch.OutOfMemoryError("no memory for so many")
+        logits: torch.Tensor = self.inner(x)
+        return logits
+
+
+def test_a_chunk_that_does_not_fit_is_halved_for_good() -> None:
+    room = Room(64)
+    sizes: list[int] = []
+
+    def work(rows: torch.Tensor) -> list[int]:
+        sizes.append(len(rows))
+        if len(rows) > LIMIT:
+            raise torch.OutOfMemoryError
+        return rows.tolist()
+
+    found = list(room.in_chunks(torch.arange(50), work))
+    assert [row for rows in found for row in rows] == list(range(50))
+    assert sizes[:4] == [50, 25, 12, 6]
+    assert room.rows == 6
+    assert list(room.in_chunks(torch.arange(3), work, share=9)) == [[0], [1], [2]]
+
+
+def test_one_image_that_does_not_fit_is_the_end() -> None:
+    def work(rows: torch.Tensor) -> None:
+        raise torch.OutOfMemoryError("not even one")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        list(Room(8).in_chunks(torch.arange(4), work))
+    with pytest.raises(UsageError, match="batch_size"):
+        Room(0)
+
+
+def test_an_ensemble_on_little_memory_finds_the_same() -> None:
+    model, x, labels = linear_task(count=30)
+    attacks = {name: attack for name, attack in small_budget("Linf", 0.05).items() if name != "square"}
+    expected = run_autoattack(model, x, labels, norm="Linf", eps=0.05, attacks=attacks)
+    small = Small(model)
+    found = run_autoattack(small, x, labels, norm="Linf", eps=0.05, attacks=attacks)
+    assert found.broken_by == expected.broken_by
+    assert small.sizes.count(min(size for size in small.sizes if size > LIMIT)) <= 3
+
+
+def test_an_evaluation_on_little_memory_finds_the_same() -> None:
+    x, labels = images(1, 25, size=8)
+    settings = EvaluationSettings(eps=0.1)
+    expected = evaluate(tiny_net(1), x, labels, attacks=["nat", "pgd-3x2", "cw-3"], settings=settings)
+    found = evaluate(Small(tiny_net(1)), x, labels, attacks=["nat", "pgd-3x2", "cw-3"], settings=settings)
+    for name in ("nat", "pgd-3x2", "cw-3"):
+        assert found[name]["correct"] == expected[name]["correct"]
+
+
+def test_on_a_cpu_the_room_is_fixed_and_a_user_may_cap_it() -> None:
+    x = torch.rand(4, 1, 8, 8)
+    assert find_room(tiny_net(), x, None).rows == 512
+    assert find_room(tiny_net(), x, 7).rows == 7
+
+
+class Viewing(nn.Module):
+    """Reshapes in a way that only one memory layout allows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.linear = nn.Linear(4 * 64, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.linear(self.conv(x).view(len(x), -1))
+        return logits
+
+
+def test_a_model_that_does_not_stand_another_layout_is_judged_as_it_is() -> None:
+    x, labels = images(2, 6, size=8)
+    viewing, usual = Viewing(), tiny_net()
+    assert in_channels_last(viewing, x) is viewing
+    other = in_channels_last(usual, x)
+    assert other is not usual
+    assert usual.conv.weight.is_contiguous()
+    assert "worst_case" in evaluate(viewing, x, labels, attacks=["nat", "pgd-2"])

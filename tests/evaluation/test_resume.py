@@ -1,0 +1,200 @@
+"""Killed and started again: the result is that of an evaluation nobody disturbed."""
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from autoattack_helpers import linear_task
+from torch import nn
+
+from probmargin.attacks.apgd import APGD
+from probmargin.evaluation import parts as parts_module
+from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
+from probmargin.evaluation.parts import StoredParts, weights_hash
+from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
+from probmargin.evaluation.summary import summarize
+
+ATTACKS = ["nat", "pgd-3x2", "apgd-ce", "fab-t"]
+SETTINGS = EvaluationSettings(eps=0.05, batch_size=27)
+CHANGES_WITH_TIME = ("seconds", "seconds_by_step")
+
+
+def timeless(plain: Any) -> Any:
+    if isinstance(plain, dict):
+        return {key: timeless(value) for key, value in plain.items() if key not in CHANGES_WITH_TIME}
+    return plain
+
+
+class Killed(BaseException):
+    pass
+
+
+class CountedStore:
+    """Ends the process, as it were, at a chosen write: before it, or after it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int, *, after: bool) -> None:
+        self.at, self.after, self.written = at, after, 0
+        self.write = parts_module.write_arrays
+        monkeypatch.setattr(parts_module, "write_arrays", self)
+
+    def __call__(self, path: Path, arrays: Any) -> None:
+        self.written += 1
+        if self.written == self.at and not self.after:
+            path.with_name(f".{path.name}.1.part").write_bytes(b"half a file")
+            raise Killed
+        self.write(path, arrays)
+        if self.written == self.at:
+            raise Killed
+
+
+def run(folder: Path | None, settings: EvaluationSettings = SETTINGS, **identity: str) -> dict[str, Any]:
+    model, x, labels = linear_task(count=20)
+    keep = Keep(folder, {"weights": "w", "data": "d", **identity})
+    verdicts, _ = judge(model, x, labels, attacks=ATTACKS, settings=settings, keep=keep)
+    result: dict[str, Any] = timeless(summarize(verdicts))
+    return result
+
+
+@pytest.mark.parametrize(("at", "after"), [(1, False), (2, True), (4, False), (7, True), (9, False), (11, True)])
+def test_an_interrupted_evaluation_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, after: bool
+) -> None:
+    expected = run(None)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        CountedStore(patch, at, after=after)
+        run(tmp_path)
+    with monkeypatch.context() as patch:
+        second = CountedStore(patch, 0, after=False)
+        assert run(tmp_path) == expected
+    with monkeypatch.context() as patch:
+        third = CountedStore(patch, 0, after=False)
+        assert run(tmp_path) == expected
+    assert third.written == 0
+    assert second.written > 0
+
+
+def test_stored_findings_of_anything_else_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(tmp_path)
+    others: list[tuple[EvaluationSettings, dict[str, str]]] = [
+        (replace(SETTINGS, eps=0.04), {}),
+        (replace(SETTINGS, seed=1), {}),
+        (replace(SETTINGS, norm="L2"), {}),
+        (replace(SETTINGS, step_size=0.001), {}),
+        (SETTINGS, {"weights": "other"}),
+        (SETTINGS, {"data": "other"}),
+    ]
+    for settings, identity in others:
+        with monkeypatch.context() as patch:
+            store = CountedStore(patch, 0, after=False)
+            assert run(tmp_path, settings, **identity) == run(None, settings)
+        assert store.written > 0
+    with monkeypatch.context() as patch:
+        patch.setattr(parts_module, "attack_code_hash", lambda: "newer code")
+        store = CountedStore(patch, 0, after=False)
+        run(tmp_path)
+    assert store.written > 0
+
+
+def test_another_batch_size_uses_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = run(tmp_path, replace(SETTINGS, batch_size=45))
+    store = CountedStore(monkeypatch, 0, after=False)
+    assert run(tmp_path, replace(SETTINGS, batch_size=7)) == expected
+    assert store.written == 0
+
+
+def test_a_damaged_part_is_computed_again(tmp_path: Path) -> None:
+    expected = run(tmp_path)
+    for path in sorted(tmp_path.glob("*/*.npz"))[::2]:
+        path.write_bytes(path.read_bytes()[:40])
+    assert run(tmp_path) == expected
+
+
+def test_images_are_stored_only_where_they_are_asked_for(tmp_path: Path) -> None:
+    model, x, labels = linear_task(count=6)
+    for images in (False, True):
+        keep = Keep(tmp_path, {}, images=images)
+        verdicts, x_adv = judge(model, x, labels, attacks=["apgd-ce"], settings=SETTINGS, keep=keep)
+        assert (x_adv is not None) == images
+    again, once_more = judge(model, x, labels, attacks=["apgd-ce"], settings=SETTINGS, keep=keep)
+    assert x_adv is not None
+    assert once_more is not None
+    assert torch.equal(x_adv, once_more)
+    assert again.broken_by == verdicts.broken_by
+
+
+def test_fresh_results_ignore_what_is_stored(tmp_path: Path) -> None:
+    parts = StoredParts(tmp_path, torch.arange(3))
+    assert parts.known("apgd-ce") == []
+    model, x, labels = linear_task(count=6)
+    keep = Keep(tmp_path, {})
+    judge(model, x, labels, attacks=["apgd-ce"], settings=SETTINGS, keep=keep)
+    (folder,) = tmp_path.glob("apgd-ce-*")
+    assert StoredParts(folder, torch.arange(6)).known("apgd-ce")
+    assert StoredParts(folder, torch.arange(6), fresh=True).known("apgd-ce") == []
+    assert not StoredParts(folder, torch.arange(6, 9)).known("apgd-ce")
+
+
+def test_the_hash_of_weights_sees_every_tensor() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    first = weights_hash(model)
+    assert weights_hash(model.to(memory_format=torch.channels_last)) == first  # type: ignore[call-overload]
+    model[1].running_mean[0] += 1  # type: ignore[index,operator]
+    assert weights_hash(model) != first
+
+
+def test_a_run_is_not_attacked_twice(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = shutil.copytree(trained, tmp_path / "run")
+    request = EvaluationRequest(run=folder, attacks=("nat", "apgd-ce"), num_examples=30, device="cpu")
+    first, path = evaluate_subject(request, lambda _: None)
+    assert path == folder / "evaluation.json"
+    calls: list[int] = []
+    attack = APGD.run
+
+    def counted(self: APGD, *arguments: Any, **options: Any) -> Any:
+        calls.append(1)
+        return attack(self, *arguments, **options)
+
+    monkeypatch.setattr(APGD, "run", counted)
+    again, _ = evaluate_subject(request, lambda _: None)
+    assert again == {**first, "nat": {**first["nat"], "seconds": again["nat"]["seconds"]}}
+    assert calls == []
+    evaluate_subject(replace(request, fresh=True), lambda _: None)
+    assert calls
+
+
+@pytest.mark.slow
+def test_killed_at_ten_random_points_the_result_is_the_same(trained: Path, tmp_path: Path) -> None:
+    """SIGKILL, whatever it is doing; the parts on disk are what the next start finds."""
+
+    def command(folder: Path) -> list[str]:
+        attacks = ["--attacks", "nat,pgd-20,aa", "--num-examples", "60", "--batch-size", "60", "--device", "cpu"]
+        return [sys.executable, "-m", "probmargin", "evaluate", str(folder), *attacks]
+
+    calm, disturbed = (shutil.copytree(trained, tmp_path / name) for name in ("calm", "disturbed"))
+    began = time.perf_counter()
+    subprocess.run(command(calm), check=True, capture_output=True)
+    whole = time.perf_counter() - began
+    draw = random.Random(0)
+    found = []
+    for _ in range(10):
+        process = subprocess.Popen(command(disturbed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(draw.uniform(0.1 * whole, 0.5 * whole))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        found.append(len(list(disturbed.glob("evaluation/*/*.npz"))))
+        if (disturbed / "evaluation.json").exists():
+            shutil.rmtree(disturbed / "evaluation")
+            (disturbed / "evaluation.json").unlink()
+    subprocess.run(command(disturbed), check=True, capture_output=True)
+    assert len(set(found)) > 2, found
+    results = [json.loads((folder / "evaluation.json").read_text(encoding="utf-8")) for folder in (calm, disturbed)]
+    assert timeless(results[0]) == timeless(results[1])
