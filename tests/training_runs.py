@@ -15,7 +15,7 @@ from probmargin.methods.resolve import resolve
 from probmargin.training.progress import Reporter
 from probmargin.training.train import TrainRequest, train
 
-SMALL = {"attack.eps": 0.1, "attack.step_size": 0.025, "lr": 0.2, "augment.pad": 0, "augment.flip": False}
+SMALL = {"attack.eps": 0.1, "attack.step_size": 0.025, "lr": 0.05, "augment.pad": 0, "augment.flip": False}
 
 
 def recipe(name: str = "mail-at", epochs: int = 6, **changes: object) -> Method:

@@ -241,7 +241,7 @@ def _print_results(results: dict[str, Any], path: Path | None) -> None:
 
 @app.command()
 def merge(
-    run: Annotated[Path, typer.Argument(help="folder of a run, or the --out FILE.json of its shards")],
+    run: Annotated[Path, typer.Argument(help="folder of a run, or the FILE.json its shards lie beside")],
 ) -> None:
     """Join the shards of an evaluation into one."""
     from probmargin.evaluation.places import merge as merge_shards

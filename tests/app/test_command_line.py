@@ -119,6 +119,30 @@ def test_train_evaluate_resume(program: Program, tmp_path: Path) -> None:
     assert open_run("run").record["evaluation"]["nat"] == results["nat"]
 
 
+def test_evaluate_in_shards_merge_and_audit(program: Program, tmp_path: Path) -> None:
+    program(*TRAIN, "--method", "at", "--epochs", "1", "--out", "run", "--set", "attack.num_steps=1")
+    asked = ("evaluate", "run", "--attacks", "nat,pgd-2,apgd-ce", "--num-examples", "12", "--eps", "0.05")
+    assert program("merge", "run").code == 2
+    for shard in ("1/2", "2/2"):
+        result = program(*asked, "--shard", shard)
+        assert result.code == 0, result.err
+        assert f"shard {shard}" in result.out
+    merged = program("merge", "run")
+    assert merged.code == 0
+    assert "worst case over pgd-2, apgd-ce: " in merged.out
+    whole = program(*asked, "--save-adversarial", "worst.npz", "--out", "copy.json")
+    assert "robust accuracy after APGD-CE: " in whole.out
+    assert "worst.npz, read again: " in whole.out
+    worst = [line for line in whole.out.splitlines() if line.startswith("worst case")]
+    assert worst == [line for line in merged.out.splitlines() if line.startswith("worst case")]
+    stored = (tmp_path / "run" / "evaluation.json").read_text(encoding="utf-8")
+    assert stored == (tmp_path / "copy.json").read_text(encoding="utf-8")
+    audited = program("audit", "run", "--num-examples", "6")
+    assert audited.code == 0
+    assert "zero_gradients" in audited.out
+    assert json.loads((tmp_path / "run" / "audit.json").read_text(encoding="utf-8"))["num_examples"] == 6
+
+
 def test_a_recipe_file_repeats_a_run(program: Program) -> None:
     program(*TRAIN, "--method", "gairat", "--epochs", "2", "--out", "a", "--set", "attack.num_steps=2")
     result = program(*TRAIN, "--recipe", "a/recipe.json", "--out", "b")
@@ -256,6 +280,10 @@ def test_wrong_use_is_one_line_and_exit_code_2(
         (("--model", "small-cnn", "--data", "digits", "--norm", "L1"), "--norm"),
         (("--model", "small-cnn", "--data", "digits", "--protocol", "standart"), "did you mean standard"),
         (("--model", "small-cnn", "--data", "digits", "--num-examples", "9999"), "from 1 to 360"),
+        (("--model", "small-cnn", "--data", "digits", "--shard", "3/2"), "such as 2/5"),
+        (("--model", "small-cnn", "--data", "digits", "--shard", "1/2"), "need a place"),
+        (("--model", "small-cnn", "--data", "digits", "--attacks", ","), "no attack is named"),
+        (("--model", "small-cnn", "--data", "digits", "--protocol", "standard", "--eps", "0.1"), "leave out"),
     ],
 )
 def test_wrong_evaluations(program: Program, arguments: tuple[str, ...], words: str) -> None:

@@ -1,5 +1,6 @@
 """The ensemble: what it counts, what it refuses, what it says."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import pytest
@@ -13,10 +14,12 @@ from probmargin.attacks.fab import FAB
 from probmargin.attacks.square import Square
 from probmargin.core.batch import AttackResult, TraceLevel
 from probmargin.core.errors import UsageError
+from probmargin.core.losses import logit_margin
 from probmargin.core.noise import Noise
 from probmargin.core.types import Classifier
 from probmargin.evaluation.autoattack import (
     VERSIONS,
+    AutoAttackResult,
     build_attack,
     run_attack_once,
     run_autoattack,
@@ -109,23 +112,43 @@ def test_chunks_are_reported_as_they_come() -> None:
     assert [broken_in.get(index, "") for index in range(50)] == list(result.broken_by)
 
 
+def same_verdicts(one: AutoAttackResult, other: AutoAttackResult, labels: torch.Tensor) -> None:
+    """At most one may differ, and only where the margin is that of rounding."""
+    for name, flags in one.robust.items():
+        differ = (flags != other.robust[name]).nonzero()[:, 0]
+        assert len(differ) <= 1, name
+        broken = torch.where(flags[differ].view(-1, 1, 1, 1), other.x_adv[differ], one.x_adv[differ])
+        if len(differ):
+            margin = logit_margin(digits_model()(broken), labels[differ])
+            assert float(margin.abs().max()) < 1e-4, name
+
+
 @pytest.mark.parametrize("count", [8, pytest.param(120, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.16), ("L2", 0.7)])
-def test_verdicts_do_not_depend_on_the_batch_size(norm: Norm, eps: float, count: int) -> None:
+def test_verdicts_do_not_depend_on_batch_size_or_shards(norm: Norm, eps: float, count: int) -> None:
     model, (x, labels) = digits_model(), digits_test()
+    x, labels = x[:count], labels[:count]
     attacks: dict[str, Attack] = {
         "apgd-ce": APGD(norm=norm, eps=eps, num_steps=12),
         "apgd-t": APGD(norm=norm, eps=eps, num_steps=12, loss="dlr_targeted"),
         "fab-t": FAB(norm=norm, eps=eps, num_steps=8),
         "square": Square(norm=norm, eps=eps, num_queries=60),
     }
-    flags = [
-        run_autoattack(model, x[:count], labels[:count], norm=norm, eps=eps, attacks=attacks, batch_size=cap).robust
-        for cap in (1, 7, 64, 360)
-    ]
-    for other in flags[1:]:
-        for name in attacks:
-            assert int((other[name] != flags[0][name]).sum()) <= 1
+    whole = run_autoattack(model, x, labels, norm=norm, eps=eps, attacks=attacks, batch_size=360)
+    for cap in (1, 7, 64):
+        capped = run_autoattack(model, x, labels, norm=norm, eps=eps, attacks=attacks, batch_size=cap)
+        same_verdicts(whole, capped, labels)
+    for shards in (2, 5):
+        joined = dataclasses.replace(
+            whole, x_adv=whole.x_adv.clone(), robust={name: flags.clone() for name, flags in whole.robust.items()}
+        )
+        for index in range(shards):
+            ids = torch.arange(index, count, shards)
+            part = run_autoattack(model, x[ids], labels[ids], norm=norm, eps=eps, attacks=attacks, ids=ids)
+            joined.x_adv[ids] = part.x_adv
+            for name, flags in part.robust.items():
+                joined.robust[name][ids] = flags
+        same_verdicts(whole, joined, labels)
 
 
 def test_a_shard_draws_what_the_whole_set_would() -> None:

@@ -94,8 +94,8 @@ def test_epochs_under_phases_are_compared_as_they_are_trained() -> None:
     [
         (recipe("mail-at", burn_in_epochs=2), r"in epoch 2 margin\.name is 'none' there and 'pm_adv' here"),
         (recipe("trades"), r"in epoch 0 .*attack\.loss is 'ce' there and 'kl' here"),
-        (recipe("mail-at", lr=0.1), r"in epoch 0 lr is 0\.2 there and 0\.1 here"),
-        (recipe("mail-at", lr_milestones=(2, 5)), r"in epoch 2 lr is 0\.2 there and 0\.02"),
+        (recipe("mail-at", lr=0.1), r"in epoch 0 lr is 0\.05 there and 0\.1 here"),
+        (recipe("mail-at", lr_milestones=(2, 5)), r"in epoch 2 lr is 0\.05 there and 0\.005"),
         (recipe("mail-at", weight_decay=0.1), r"weight_decay is 0\.0035 there and 0\.1 here"),
         (recipe("mail-at", momentum=0.5), r"momentum is 0\.9 there and 0\.5 here"),
         (recipe("mail-at", batch_size=8), "batch_size is 16 there and 8 here"),

@@ -158,7 +158,7 @@ def test_another_run_in_the_folder_is_never_overwritten(tmp_path: Path) -> None:
     kept = (path / "metrics.jsonl").read_bytes()
     with pytest.raises(UsageError, match="already holds a run"):
         fit(path, recipe())
-    with pytest.raises(UsageError, match=r"lr is 0\.2 there and 0\.1 here"):
+    with pytest.raises(UsageError, match=r"lr is 0\.05 there and 0\.1 here"):
         fit(path, replace(recipe(), lr=0.1), resume=True)
     with pytest.raises(UsageError, match=r"weight\.slope"):
         fit(path, recipe(weight=replace(recipe().weight, slope=3.0)), resume=True)  # type: ignore[type-var]
@@ -195,7 +195,8 @@ def test_weights_to_start_from_and_frozen_layers(tmp_path: Path) -> None:
     saved = open_run(path).states()[-1].with_suffix(".safetensors")
     again, _ = fit(tmp_path / "second", recipe("at", lr=1e-12), checkpoint=saved)
     for name, tensor in weights.items():
-        torch.testing.assert_close(tensor, again[name], rtol=1e-4, atol=1e-6)
+        if "running" not in name and "tracked" not in name:
+            torch.testing.assert_close(tensor, again[name], rtol=1e-4, atol=1e-6)
     model = tiny_net(classes=2)
     model.conv.weight.requires_grad_(False)
     before = model.conv.weight.clone()

@@ -78,7 +78,7 @@ class Bench:
         for name in STARTS:
             held &= self.right[name]
             shares.append(float(held.double().mean()))
-        return {"restarts": shares, "loss": {steps: self.loss[f"pgd-{steps}"] for steps in STEPS}}
+        return {"restarts": shares, "loss": {str(steps): self.loss[f"pgd-{steps}"] for steps in STEPS}}
 
     def only(self, names: list[str], without: list[str]) -> float:
         """Share of the examples broken by one of some attacks and by none of others, nor as they stand."""
@@ -114,8 +114,7 @@ def audit(
         reason = "images outside [0, 1]: what an attack may do there is not defined"
         checks += [Check(name, None, reason) for name in RULES if name not in ("normalised_inputs", "train_mode")]
     else:
-        ready, _ = made_ready(model, x)
-        with frozen(ready, "eval") as call:
+        with frozen(made_ready(model, x).quick, "eval") as call:
             bench = Bench(call, x, labels, norm, eps, seed, find_room(call, x, None))
             checks += _look(bench) + _attack(bench) + [_transfer(bench, surrogate)]
             curves = bench.curves()
@@ -198,8 +197,7 @@ def _transfer(bench: Bench, surrogate: Classifier | None) -> Check:
     """Images made on another model."""
     if surrogate is None:
         return Check("transfer", None, "no surrogate was given")
-    ready, _ = made_ready(surrogate, bench.x)
-    with frozen(ready, "eval") as call:
+    with frozen(made_ready(surrogate, bench.x).quick, "eval") as call:
         bench.judge("transfer", bench.images(APGD(norm=bench.norm, eps=bench.eps), call=call))
     return Check("transfer", bench.only(["transfer"], ["pgd-20", "pgd-100", "apgd-ce", "apgd-t"]))
 

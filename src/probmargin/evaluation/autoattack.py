@@ -66,7 +66,7 @@ class Options(TypedDict, total=False):
     ids: torch.Tensor | None
     """Names of the examples for the noise, their positions unless given; a shard passes those of the whole set."""
     batch_size: int | None
-    """The most images in a forward pass; found by itself unless given."""
+    """Caps memory: images attacked at once, found by itself unless given; Square looks ahead in up to 512."""
     log: Callable[[str], None] | None
     """Takes the lines AutoAttack prints."""
     on_chunk: OnChunk | None
@@ -148,14 +148,19 @@ def why_not_standard(version: Version, num_classes: int) -> str:
 
 def warnings_before(subject: Subject, stages: Sequence[Stage]) -> list[str]:
     """Look at the first images; a random output is what eot is for, so it is no fault there."""
-    call, x, labels = subject.call, subject.x[:_LOOKED_AT], subject.labels[:_LOOKED_AT]
-    found = softmax_warning(subject.logits[:_LOOKED_AT]) + inner_gradient_warning(call, x[:1])
     ascents = [stage.attack for stage in stages if isinstance(stage.attack, APGD)]
-    if not any(attack.eot > 1 for attack in ascents):
-        found += randomness_warning(call, x)
-    if any(aims(stage.attack) for stage in stages):
-        found += class_count_warning(subject.logits.shape[1])
-    return found + [line for attack in ascents for line in zero_gradient_warning(call, x, labels, attack)]
+
+    def look(rows: torch.Tensor) -> list[str]:
+        call, x, labels = subject.call, subject.x[rows], subject.labels[rows]
+        found = softmax_warning(subject.logits[rows]) + inner_gradient_warning(call, x[:1])
+        if not any(attack.eot > 1 for attack in ascents):
+            found += randomness_warning(call, x)
+        if any(aims(stage.attack) for stage in stages):
+            found += class_count_warning(subject.logits.shape[1])
+        return found + [line for attack in ascents for line in zero_gradient_warning(call, x, labels, attack)]
+
+    rows = torch.arange(min(_LOOKED_AT, len(subject.x)), device=subject.x.device)
+    return next(subject.room.in_chunks(rows, look))
 
 
 class Speaker:
@@ -217,14 +222,15 @@ def run_autoattack(
     """
     stages = [Stage(name, attack) for name, attack in _choose(version, attacks, norm, eps).items()]
     check_images(x, labels)
-    full, warnings = made_ready(model, x)
+    ready = made_ready(model, x)
+    warnings = list(ready.notes)
     ids = options.get("ids")
-    with frozen(full, "eval") as call:
+    with frozen(ready.exact, "eval") as judge, frozen(ready.quick, "eval") as call:
         room = find_room(call, x, options.get("batch_size"))
-        logits = all_logits(call, x, room)
+        logits = all_logits(judge, x, room)
         check_logits(logits, labels)
         chosen = (torch.arange(len(x)) if ids is None else ids).to(x.device)
-        subject = Subject(call, x, labels, chosen, norm, eps, options.get("seed", 0), logits, room)
+        subject = Subject(call, judge, x, labels, chosen, norm, eps, options.get("seed", 0), logits, room)
         warnings += warnings_before(subject, stages)
         speaker = Speaker(subject, len(stages), options.get("log") or _silent)
         speaker.begin()

@@ -158,24 +158,25 @@ def judge(
     if len(x) == 0:
         raise UsageError("there is nothing to evaluate: the data has no images")
     check_images(x, labels)
-    full, notes = made_ready(model, x)
+    ready = made_ready(model, x)
     say = log or _silent
-    with frozen(full, "eval") as call:
+    with frozen(ready.exact, "eval") as exact, frozen(ready.quick, "eval") as call:
         begun = time.perf_counter()
         room = find_room(call, x, settings.batch_size)
-        logits = all_logits(call, x, room)
+        logits = all_logits(exact, x, room)
         check_logits(logits, labels)
         clean_seconds = time.perf_counter() - begun
         ids = torch.arange(len(x)) if keep.ids is None else keep.ids
-        subject = Subject(call, x, labels, ids.to(x.device), settings.norm, settings.eps, settings.seed, logits, room)
+        subject = Subject(
+            call, exact, x, labels, ids.to(x.device), settings.norm, settings.eps, settings.seed, logits, room
+        )
         worst = Worst(subject, keep.images)
         clean = {name: values.numpy().copy() for name, values in vars(worst.score).items()}
         entries = {}
         for plan in plans:
             part = _part(subject, plan, settings)
             entries[plan.name] = _run(part, plan, keep.parts(plan, settings, part.ids), worst, say, clean_seconds)
-    if entries and notes:
-        entries[plans[0].name].facts.setdefault("warnings", []).extend(notes)
+    entries[plans[0].name].facts.setdefault("warnings", []).extend(ready.notes)
     verdicts = Verdicts(
         ids=subject.ids.cpu().numpy(),
         labels=labels.cpu().numpy(),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -61,7 +62,7 @@ def save_adversarial(path: Path, model: nn.Module, x: Images, x_adv: Images, ver
 def rescore(path: Path, model: nn.Module, x: Images) -> dict[str, Any]:
     """Judge the images of a file against the clean ones: what they break, and whether all are inside the ball."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             content = dict(stored)
         labels = torch.from_numpy(content["labels"])
         images = {
@@ -70,7 +71,7 @@ def rescore(path: Path, model: nn.Module, x: Images) -> dict[str, Any]:
         }
         norm: Norm = "L2" if str(content["norm"]) == "L2" else "Linf"
         eps = float(content["eps"])
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
         raise UsageError(f"{path} does not hold adversarial images: {error}") from None
     return {name: _judged(model, x.cpu(), part, labels, norm, eps) for name, part in images.items()}
 

@@ -84,7 +84,7 @@ class StoredParts(Parts):
 
     def _read(self, path: Path) -> Finding | None:
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 arrays = {name: torch.from_numpy(stored[name]) for name in stored if name != "seconds"}
                 seconds = float(stored["seconds"])
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):

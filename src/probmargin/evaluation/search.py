@@ -117,6 +117,9 @@ class Subject:
     """A frozen model, the images it is judged on, and the ball around each."""
 
     call: Classifier
+    """What searches ask."""
+    judge: Classifier
+    """What decides: the same model, as exactly as it can be had."""
     x: Images
     labels: Labels
     ids: torch.Tensor
@@ -203,7 +206,7 @@ def confirm(subject: Subject, rows: torch.Tensor, found: Images) -> Finding:
     """Judge what an attack returned: nothing it claims counts before it holds in float32 on the final image."""
     x, labels = subject.x[rows], subject.labels[rows]
     with full_float32(x):
-        logits = logits_without_gradient(subject.call, found)
+        logits = logits_without_gradient(subject.judge, found)
     inside = inside_threat_model(found, x, subject.norm, subject.eps)
     broken = ~is_correct(logits, labels) & inside
     size = perturbation_size(found, x, subject.norm)

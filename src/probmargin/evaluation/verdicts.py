@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -77,9 +78,9 @@ class Verdicts:
     def load(cls, path: Path) -> "Verdicts":
         """Read what `save` wrote."""
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 arrays = dict(stored)
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, BadZipFile) as error:
             raise UsageError(f"{path} cannot be read ({error}); delete it and evaluate that shard again") from None
         header = json.loads(str(arrays["header"]))
         entries = {

@@ -17,7 +17,7 @@ from probmargin.models.small_cnn import SmallCNN
 from probmargin.models.wide_resnet import WideResNet
 
 DESCRIPTIONS = {
-    "small-cnn": "four convolutions, no batch norm; for small data and CPUs",
+    "small-cnn": "four convolutions; for small data and CPUs",
     "resnet18": "post-activation ResNet-18, 3x3 stem (11,173,962 parameters for CIFAR-10)",
     "preact-resnet18": "pre-activation ResNet-18 (11,172,170 parameters for CIFAR-10)",
     "wrn-D-W": "wide ResNet of depth D and width W, such as wrn-34-10 (the paper's wrn-32-10 is the same network)",

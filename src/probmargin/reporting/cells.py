@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from probmargin.core.records import canonical_hash
 from probmargin.reporting.spec import ColumnSpec, RowSpec, TableSpec
 
 Record = Mapping[str, Any]
@@ -51,13 +52,23 @@ class RowRecords:
             self.by_seed[seed] = record
 
     def _objection(self, record: Record, table: TableSpec) -> str | None:
+        """Why a record is not the row's, or does not go with those already there."""
+        return self._mismatch(record, table) or self._disagreement(record)
+
+    def _mismatch(self, record: Record, table: TableSpec) -> str | None:
         wanted = {"data": table.data, "model": table.model}
         for line in differing({key: record.get(key) for key in wanted}, wanted):
             return line
         for line in differing(record["recipe"], self.row.recipe):
             return f"its recipe is not the row's: {line}"
+        own = canonical_hash(record["recipe"])
+        if record.get("recipe_hash") != own:
+            return f"its recipe_hash is {record.get('recipe_hash')}, but its recipe's is {own}"
         if record.get("validation") or record.get("label_noise"):
             return "it was trained with held-out images or wrong labels"
+        return None
+
+    def _disagreement(self, record: Record) -> str | None:
         for other in self.by_seed.values():
             ours, theirs = ({key: entry.get(key) for key in _ONE_RUN} for entry in (record, other))
             for line in differing(ours, theirs):

@@ -1,0 +1,112 @@
+"""The audit: what each check sees, on models whose fault is known."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from autoattack_helpers import Linear, digits_model, digits_test, linear_task
+from masks import LowTemperature, NoisyInput, Quantised
+from torch import nn
+
+from probmargin.core.errors import UsageError
+from probmargin.evaluation.audit import audit, lines
+from probmargin.evaluation.audit_rules import RULES, Check
+from probmargin.evaluation.run_audit import audit_subject
+from probmargin.evaluation.subject import EvaluationRequest
+
+EPS = 0.04
+
+
+class Soft(Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).softmax(dim=1)
+
+
+def by_name(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {check["name"]: check for check in result["checks"]}
+
+
+def warned(result: dict[str, Any]) -> set[str]:
+    return {check["name"] for check in result["checks"] if check["verdict"] == "warn"}
+
+
+def test_an_honest_model_passes_and_every_check_is_there() -> None:
+    model, x, labels = linear_task(count=30)
+    result = audit(model.eval(), x, labels, "Linf", EPS)
+    assert result["verdict"] == "pass", lines(result)
+    assert list(by_name(result)) == list(RULES)
+    for check in result["checks"]:
+        assert {"name", "measures", "value", "threshold", "verdict", "advice"} <= set(check)
+    assert by_name(result)["transfer"]["verdict"] == "not run"
+    assert "no surrogate" in by_name(result)["transfer"]["reason"]
+    shares = result["curves"]["restarts"]
+    assert len(shares) == 5
+    assert shares == sorted(shares, reverse=True)
+    json.dumps(result, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [
+        (Quantised, {"zero_gradients", "flat_loss", "black_box"}),
+        (LowTemperature, {"zero_gradients", "logit_scale"}),
+        (NoisyInput, {"stochastic_output"}),
+    ],
+)
+def test_a_masked_model_is_warned_about(mask: Callable[[nn.Module], nn.Module], expected: set[str]) -> None:
+    model, (x, labels) = digits_model(), digits_test()
+    result = audit(mask(model).eval(), x[:40], labels[:40], "Linf", 0.16)
+    assert expected <= warned(result), lines(result)
+    assert any("warn" in line for line in lines(result))
+
+
+def test_transfer_sees_through_a_mask() -> None:
+    model, (x, labels) = digits_model(), digits_test()
+    result = audit(Quantised(model).eval(), x[:40], labels[:40], "Linf", 0.16, surrogate=model)
+    assert "transfer" in warned(result)
+    honest = audit(model, x[:40], labels[:40], "Linf", 0.16, surrogate=model)
+    assert by_name(honest)["transfer"]["verdict"] == "pass"
+
+
+def test_what_needs_no_attack() -> None:
+    _, x, labels = linear_task(count=10)
+    soft = Soft(16, 10, 0)
+    assert "softmax_output" in warned(audit(soft.eval(), x, labels, "L2", 0.1))
+    assert "train_mode" in warned(audit(soft.train(), x, labels, "L2", 0.1))
+    assert soft.training
+    outside = audit(soft.eval(), 4 * x - 2, labels, "Linf", 0.1)
+    assert warned(outside) == {"normalised_inputs"}
+    assert {check["verdict"] for check in outside["checks"][2:]} == {"not run"}
+
+
+def test_a_check_that_is_no_number_warns() -> None:
+    assert Check("noise", float("nan")).verdict == "warn"
+    assert Check("noise", RULES["noise"].threshold).verdict == "pass"
+    assert Check("noise", None, "why").verdict == "not run"
+
+
+def test_advice_is_one_sentence() -> None:
+    for rule in RULES.values():
+        assert rule.advice.endswith(".")
+        assert rule.advice.count(". ") == 0
+
+
+def test_wrong_use_is_refused() -> None:
+    model, x, labels = linear_task(count=4)
+    with pytest.raises(UsageError, match="write 8/255"):
+        audit(model, x, labels, "Linf", 8.0)
+
+
+def test_a_run_is_audited_into_its_folder(trained: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(trained, tmp_path / "run")
+    said: list[str] = []
+    request = EvaluationRequest(run=folder, num_examples=10, device="cpu")
+    result, path = audit_subject(request, trained, said.append)
+    assert path == folder / "audit.json"
+    assert json.loads(path.read_text(encoding="utf-8")) == result
+    assert by_name(result)["transfer"]["value"] is not None
+    assert said[-1].startswith(result["verdict"])

@@ -1,0 +1,131 @@
+"""Shards: each sees its part, joined they are the whole, and what does not fit is refused."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from probmargin.core.errors import UsageError
+from probmargin.evaluation.places import Shard, merge, parse_shard
+from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
+from probmargin.evaluation.verdicts import Verdicts
+
+CHANGES = ("seconds", "seconds_by_step", "warnings")
+
+
+def request(folder: Path, **changes: Any) -> EvaluationRequest:
+    asked = EvaluationRequest(run=folder, attacks=("nat", "pgd-5", "apgd-ce"), num_examples=33, device="cpu")
+    return replace(asked, **changes)
+
+
+def silent(_: str) -> None:
+    pass
+
+
+def timeless(plain: Any) -> Any:
+    if isinstance(plain, dict):
+        return {key: timeless(value) for key, value in plain.items() if key not in CHANGES}
+    return plain
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_joined_shards_are_the_whole(run: Path, tmp_path: Path, count: int) -> None:
+    expected, _ = evaluate_subject(request(run), silent)
+    arrays = dict(np.load(run / "evaluation.npz"))
+    shutil.rmtree(run / "evaluation")
+    (run / "evaluation.json").unlink()
+    for index in range(count):
+        evaluate_subject(request(run, shard=f"{index + 1}/{count}"), silent)
+        assert (run / "evaluation.json").exists() == (count == 1)
+    if count > 1:
+        results, path = merge(run)
+        assert path == run / "evaluation.json"
+        assert json.loads(path.read_text(encoding="utf-8")) == results
+    stored = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))
+    assert timeless(stored) == timeless(expected)
+    joined = np.load(run / "evaluation.npz")
+    for name, values in arrays.items():
+        np.testing.assert_allclose(joined[name], values, atol=1e-4, err_msg=name)
+
+
+def test_missing_and_foreign_shards_are_refused(run: Path) -> None:
+    with pytest.raises(UsageError, match="holds no shards"):
+        merge(run)
+    evaluate_subject(request(run, shard="1/3"), silent)
+    evaluate_subject(request(run, shard="3/3"), silent)
+    with pytest.raises(UsageError, match="missing: shard 2/3"):
+        merge(run)
+    evaluate_subject(request(run, shard="2/3", eps="0.2"), silent)
+    with pytest.raises(UsageError, match=r"eps is 0\.05 and 0\.2"):
+        merge(run)
+    evaluate_subject(request(run, shard="2/3", attacks=("nat", "pgd-6", "apgd-ce")), silent)
+    with pytest.raises(UsageError, match="list of attacks"):
+        merge(run)
+    path = run / "evaluation" / "shard-2-of-3.npz"
+    evaluate_subject(request(run, shard="2/3"), silent)
+    stranger = Verdicts.load(path)
+    stranger.facts["weights"] = "those of another model"
+    stranger.save(path)
+    with pytest.raises(UsageError, match="weights is"):
+        merge(run)
+    path.write_bytes(b"cut")
+    with pytest.raises(UsageError, match="cannot be read"):
+        merge(run)
+    evaluate_subject(request(run, shard="1/2"), silent)
+    with pytest.raises(UsageError, match="delete all but one kind"):
+        merge(run)
+
+
+def test_shards_of_another_model_lie_beside_its_file(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    asked = EvaluationRequest(model="small-cnn", data="digits", attacks=("nat",), num_examples=9, out=out, device="cpu")
+    # The network is built at random, so both shards must come from one start of the generator to belong together.
+    with pytest.raises(UsageError, match="need a place"):
+        evaluate_subject(replace(asked, out=None, shard="1/2"), silent)
+    evaluate_subject(asked, silent)
+    assert json.loads(out.read_text(encoding="utf-8"))["num_examples"] == 9
+    evaluate_subject(replace(asked, shard="1/1"), silent)
+    evaluate_subject(replace(asked, shard="1/2"), silent)
+    evaluate_subject(replace(asked, shard="2/2"), silent)
+    with pytest.raises(UsageError, match="weights is"):
+        merge(out)
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "2", "a/b", "1/0"])
+def test_a_shard_is_written_i_of_n(text: str) -> None:
+    with pytest.raises(UsageError, match="such as 2/5"):
+        parse_shard(text)
+
+
+def test_shards_cover_the_set_once() -> None:
+    for count in (1, 2, 5):
+        places = [place for index in range(count) for place in Shard(index, count).positions(13)]
+        assert sorted(places) == list(range(13))
+    with pytest.raises(UsageError, match="fewer"):
+        Shard(0, 20).positions(13)
+
+
+@pytest.mark.slow
+def test_torchrun_splits_the_test_set(run: Path) -> None:
+    expected, _ = evaluate_subject(request(run), silent)
+    shutil.rmtree(run / "evaluation")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "probmargin", "evaluate"]
+    options = ["--attacks", "nat,pgd-5,apgd-ce", "--num-examples", "33", "--device", "cpu"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, str(run), *options], capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    stored = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))
+    assert timeless(stored) | {"hardware": ""} == timeless(expected) | {"hardware": ""}
+    assert done.stdout.count("written to") == 1

@@ -1,0 +1,71 @@
+"""An experiment so small that tests can run it whole, and work that processes of their own can do."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from probmargin.core.errors import UsageError
+from probmargin.experiments.experiment import Column, Experiment, Row, against
+from probmargin.experiments.work import Outcome, Parent, Task
+from probmargin.methods.resolve import resolve
+from probmargin.reporting.spec import ColumnSpec
+
+QUICK = {"attack.num_steps": 1}
+
+TINY = Experiment(
+    name="tiny",
+    title="Tiny",
+    claim="It runs.",
+    rows=(
+        Row(id="mail-at", method="mail-at", settings=QUICK, published="table2/mail-at"),
+        Row(id="at", method="at", settings=QUICK, published="table2/at"),
+        Row(id="trades", method="trades", settings=QUICK),
+    ),
+    columns=(Column("NAT", "nat"), Column("PGD", "pgd-2")),
+    contrasts=(against("mail-at", "at"),),
+)
+
+
+def task(name: str, out: Path, parent: str | None = None) -> Task:
+    """A task for work that only looks at its name."""
+    column = ColumnSpec(title="NAT", attack="nat", protocol="custom", norm="Linf", eps=0.15)
+    made = Task(id=name, recipe=resolve("at"), seed=1, data="digits", model="small-cnn", out=out, columns=(column,))
+    return replace(made, parent=Parent(run=parent, epochs=1)) if parent else made
+
+
+def note(given: Task) -> Outcome:
+    """Leave a file with the times of begin and end; a name that begins with `bad` fails, `crash` dies."""
+    began = time.time()
+    if given.id.startswith("crash"):
+        os._exit(3)
+    if given.id.startswith("bad"):
+        return Outcome(given.id, reason="it is bad")
+    time.sleep(0.3)
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / given.id).write_text(f"{began} {time.time()} {os.getpid()} {given.device}", encoding="utf-8")
+    return Outcome(given.id, {"id": given.id})
+
+
+def crash_once(given: Task) -> Outcome:
+    """Die the first time, as a worker that is killed for its memory does."""
+    mark = given.out / f"{given.id}.mark"
+    if not mark.exists():
+        mark.touch()
+        os._exit(3)
+    return Outcome(given.id, {"id": given.id})
+
+
+def wait_to_be_stopped(given: Task) -> Outcome:
+    """Save on Ctrl-C, as training does."""
+    stopped: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
+    (given.out / f"{given.id}.begun").touch()
+    end = time.time() + 60
+    while not stopped and time.time() < end:
+        time.sleep(0.02)
+    if not stopped:
+        raise UsageError("nobody asked to stop")
+    (given.out / f"{given.id}.saved").touch()
+    raise KeyboardInterrupt

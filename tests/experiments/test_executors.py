@@ -1,0 +1,57 @@
+"""Runs in processes of their own: order, failures, Ctrl-C."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from experiment_helpers import note, task, wait_to_be_stopped
+
+from probmargin.experiments.local import Waiting, run_on_devices
+from probmargin.experiments.work import Outcome
+from probmargin.training.loop import Interrupted
+
+
+def test_a_child_waits_for_its_parent(tmp_path: Path) -> None:
+    waiting = Waiting([task("child", tmp_path, "parent"), task("parent", tmp_path), task("orphan", tmp_path, "gone")])
+    names = [found.id for found in (waiting.take(), waiting.take()) if found]
+    assert names == ["parent", "orphan"]
+    assert waiting.take() is None
+    assert waiting
+    waiting.finish("parent")
+    child = waiting.take()
+    assert child is not None
+    assert child.id == "child"
+    assert not waiting
+
+
+def test_two_devices_work_side_by_side_and_failures_stop_nobody(tmp_path: Path) -> None:
+    tasks = [task("a", tmp_path), task("crash", tmp_path), task("bad", tmp_path), task("b", tmp_path, "a")]
+    outcomes: dict[str, Outcome] = {}
+    run_on_devices(tasks, ["cpu", "cpu"], lambda outcome: outcomes.update({outcome.id: outcome}), note)
+    assert outcomes["a"].record == {"id": "a"}
+    assert outcomes["bad"].reason == "it is bad"
+    assert outcomes["crash"].reason == "its process ended with exit code 3"
+    ends = {name: [float(text) for text in (tmp_path / name).read_text().split()[:2]] for name in ("a", "b")}
+    assert ends["b"][0] >= ends["a"][1]
+
+
+def test_a_gpu_is_one_process_s_own(tmp_path: Path) -> None:
+    run_on_devices([task("a", tmp_path)], ["cuda:3"], lambda outcome: None, note)
+    assert (tmp_path / "a").read_text().split()[-1] == "cuda"
+
+
+def test_an_interrupt_lets_every_process_save(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        end = time.time() + 50
+        while len(list(tmp_path.glob("*.begun"))) < 2 and time.time() < end:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    tasks = [task(name, tmp_path) for name in ("a", "b", "c")]
+    with pytest.raises(Interrupted, match="go on with the same command"):
+        run_on_devices(tasks, ["cpu", "cpu"], lambda outcome: None, wait_to_be_stopped)
+    assert sorted(path.name for path in tmp_path.glob("*.saved")) == ["a.saved", "b.saved"]

@@ -1,0 +1,203 @@
+"""Experiments from plan to table, on digits with two epochs."""
+
+import json
+from pathlib import Path
+
+import pytest
+from experiment_helpers import TINY
+
+from probmargin.core.errors import UsageError
+from probmargin.experiments import catalogue, grid, reproduce as module, work
+from probmargin.experiments.reproduce import ReproduceRequest, dry_run, make_plan, render, reproduce
+from probmargin.runs.run import Run
+from probmargin.training.loop import Interrupted
+from probmargin.training.progress import Reporter
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(catalogue, "EXPERIMENTS", {"tiny": (TINY,)})
+    monkeypatch.setattr(catalogue, "_SINGLE", (TINY,))
+    monkeypatch.setattr(grid, "SMOKE_EPOCHS", 2)
+    monkeypatch.setattr(work, "Reporter", lambda quiet=False: Reporter(quiet=True))
+
+
+def request(**changes: object) -> ReproduceRequest:
+    settings: dict[str, object] = {"name": "tiny", "scale": "smoke", "device": "cpu", "only": ("at", "mail-at")}
+    return ReproduceRequest(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+def run(name: str) -> Run:
+    return Run(Path(f"runs/reproduce/digits-small-cnn-{name}-s1"))
+
+
+def go(**changes: object) -> tuple[list[str], list[str]]:
+    """Reproduce; what was said, and what failed."""
+    said: list[str] = []
+    failed = reproduce(request(**changes), said.append)
+    return said, [outcome.id for outcome in failed]
+
+
+def test_a_grid_is_run_forked_recorded_and_skipped_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, failed = go()
+    assert failed == []
+    assert run("mail-at").record["forked_from"] == {
+        "run": "digits-small-cnn-at-s1",
+        "epoch": 1,
+        "recipe_hash": run("at").record["recipe_hash"],
+    }
+    copy = json.loads(Path("runs/reproduce/records/digits-small-cnn-mail-at-s1.json").read_text())
+    assert copy == run("mail-at").record
+    assert set(copy["evaluation"]) >= {"nat", "pgd-2"}
+    assert copy["evaluation"]["eps"] == 0.15
+    table = said[-1]
+    assert "| `mail-at` | 1 | " in table
+    assert "| mail-at - at | PGD |" in table
+    assert "Missing" not in table
+    for suffix in ("md", "tex", "csv"):
+        assert Path(f"runs/reproduce/tables/tiny.{suffix}").exists()
+
+    monkeypatch.setattr(work, "train", None)
+    monkeypatch.setattr(work, "evaluate_subject", None)
+    again, failed = go()
+    assert failed == []
+    assert again[0].startswith("digits-small-cnn-at-s1: skipped, done")
+    assert again[-1] == table
+
+
+def test_a_kept_record_is_enough_to_skip_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    go(only=("at",), keep_records=Path("results"))
+    assert Path("results/digits-small-cnn-at-s1.json").exists()
+    found = make_plan(request(out=Path("elsewhere")))
+    assert {entry.row: entry.is_done for entry in found} == {"at": True, "mail-at": False}
+    # The record is here, but the state is not: the burn-in must be trained again.
+    assert all(entry.task.parent is None for entry in found)
+
+
+def test_a_run_forks_from_one_that_lies_in_the_folder() -> None:
+    go(only=("at",))
+    (entry,) = make_plan(request(only=("mail-at",)))
+    assert entry.task.parent == work.Parent(run="digits-small-cnn-at-s1", epochs=1)
+
+
+def test_a_half_trained_run_is_resumed_and_an_unjudged_one_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[bool] = []
+    real_train, real_evaluate = work.train, work.evaluate_subject
+
+    def stop_before_judging(*_: object, **__: object) -> None:
+        raise Interrupted("interrupted")
+
+    monkeypatch.setattr(work, "evaluate_subject", stop_before_judging)
+    with pytest.raises(Interrupted):
+        go(only=("at",))
+    assert [entry.state for entry in make_plan(request(only=("at",)))] == ["trained, to be judged"]
+
+    record = run("at").record
+    for path in run("at").states():
+        if path.name == "state-0002":
+            path.with_suffix(".json").unlink()
+    del record["train_seconds"]
+    run("at").record_path.write_text(json.dumps(record), encoding="utf-8")
+    assert [entry.state for entry in make_plan(request(only=("at",)))] == ["half done: 1 of 2 epochs"]
+
+    def watched(method: object, data: object, asked: work.TrainRequest, reporter: object) -> object:
+        begun.append(asked.resume)
+        return real_train(method, data, asked, reporter)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(work, "train", watched)
+    monkeypatch.setattr(work, "evaluate_subject", real_evaluate)
+    assert go(only=("at",))[1] == []
+    assert begun == [True]
+    assert [row["epoch"] for row in run("at").metrics] == [0, 1]
+
+
+def test_a_start_that_left_no_state_is_begun_anew() -> None:
+    go(only=("at",))
+    for path in run("at").states():
+        path.with_suffix(".json").unlink()
+    record = {key: value for key, value in run("at").record.items() if key not in ("train_seconds", "evaluation")}
+    run("at").record_path.write_text(json.dumps(record), encoding="utf-8")
+    Path("runs/reproduce/records/digits-small-cnn-at-s1.json").unlink()
+    assert go(only=("at",))[1] == []
+
+
+def test_a_failed_run_does_not_stop_the_others_and_the_table_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = work.train
+
+    def sometimes(method: object, data: object, asked: work.TrainRequest, reporter: object) -> object:
+        if "trades" in asked.out.name:
+            raise RuntimeError("CUDA out of memory")
+        if asked.out.name == "digits-small-cnn-at-s1":
+            raise UsageError("at will not do")
+        return real(method, data, asked, reporter)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(work, "train", sometimes)
+    said, failed = go(only=())
+    assert failed == ["digits-small-cnn-at-s1", "digits-small-cnn-trades-s1"]
+    assert "- `at`: digits-small-cnn-at-s1 failed: at will not do" in said[-1]
+    assert "- `trades`: digits-small-cnn-trades-s1 failed: RuntimeError: CUDA out of memory" in said[-1]
+    note = Path("runs/reproduce/failures/digits-small-cnn-trades-s1.txt").read_text(encoding="utf-8")
+    assert "Traceback" in note
+    # Without its parent's state the child trained its burn-in itself.
+    assert "forked_from" not in run("mail-at").record
+    assert "| `mail-at` | 1 | " in said[-1]
+
+    monkeypatch.setattr(work, "train", real)
+    said, failed = go(only=("at",))
+    assert failed == []
+    assert not Path("runs/reproduce/failures/digits-small-cnn-at-s1.txt").exists()
+
+
+def test_a_folder_with_another_run_is_a_failure_with_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    go(only=("at",))
+    monkeypatch.setattr(grid, "SMOKE_EPOCHS", 3)
+    said, failed = go(only=("at",))
+    assert failed == ["digits-small-cnn-at-s1"]
+    assert "epochs is 2 there and 3 here" in said[-2]
+    assert "its recipe is not the row's: epochs is 2, not 3" in said[-1]
+
+
+def test_dry_run_prints_rows_runs_and_a_forecast() -> None:
+    said: list[str] = []
+    dry_run(request(trials=2), said.append)
+    text = "\n".join(said)
+    assert "claim: It runs." in text
+    assert "digits, small-cnn, 2 trials; NAT: nat, PGD: pgd-2" in text
+    assert (
+        "  mail-at                      digits-small-cnn-mail-at-s2: 2 epochs, from digits-small-cnn-at-s2 after"
+        in text
+    )
+    assert "forecast: about 0:00:" in said[-1]
+    assert "for 4 runs one after another (steps timed on cpu)" in said[-1]
+    assert not Path("runs").exists()
+
+
+def test_render_fills_the_readme_between_its_marks() -> None:
+    Path("results").mkdir()
+    Path("results/other.json").write_text('{"id": "bench", "rows": []}', encoding="utf-8")
+    Path("results/README.md").write_text(f"# Records\n\n{module.BEGIN}\nold\n{module.END}\n\nend\n", encoding="utf-8")
+    go(only=("at",), keep_records=Path("results"))
+    said: list[str] = []
+    render(request(name=None, only=()), said.append)
+    text = Path("results/README.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# Records\n\n{module.BEGIN}\n\n## tiny: Tiny\n")
+    assert text.endswith(f"{module.END}\n\nend\n")
+    assert "old" not in text
+    assert "- `trades`: no record" in text
+    assert said[-1] == "tables written into results/README.md"
+
+
+def test_wrong_requests_are_one_line() -> None:
+    with pytest.raises(UsageError, match="did you mean mail-at"):
+        make_plan(request(only=("mail-a",)))
+    with pytest.raises(UsageError, match="name an experiment"):
+        make_plan(request(name=None, only=()))
+    with pytest.raises(UsageError, match="--scale"):
+        make_plan(request(scale="small"))
+    with pytest.raises(UsageError, match="unknown executor"):
+        request(executor="slurm")
+    with pytest.raises(UsageError, match="--executor ray"):
+        request(address="auto")
+    with pytest.raises(UsageError, match="--gpus-per-run"):
+        request(executor="ray", gpus_per_run=-1.0)
