@@ -36,7 +36,7 @@ def task(name: str, out: Path, parent: str | None = None) -> Task:
 
 
 def note(given: Task) -> Outcome:
-    """Leave a file with the times of begin and end; a name that begins with `bad` fails, `crash` dies."""
+    """Leave a file with the times of begin and end, and the device; a name that begins with `bad` fails, `crash` dies."""
     began = time.time()
     if given.id.startswith("crash"):
         os._exit(3)
@@ -44,7 +44,8 @@ def note(given: Task) -> Outcome:
         return Outcome(given.id, reason="it is bad")
     time.sleep(0.3)
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / given.id).write_text(f"{began} {time.time()} {os.getpid()} {given.device}", encoding="utf-8")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+    (given.out / given.id).write_text(f"{began} {time.time()} {given.device} {visible}", encoding="utf-8")
     return Outcome(given.id, {"id": given.id})
 
 

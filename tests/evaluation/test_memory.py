@@ -112,6 +112,14 @@ def test_batch_norm_is_folded_where_it_follows_a_convolution() -> None:
     assert isinstance(model[1], nn.BatchNorm2d)
 
 
+def test_pooling_that_does_nothing_is_dropped() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d(6), nn.AdaptiveAvgPool2d(2), nn.Flatten()).eval()
+    x = torch.rand(5, 1, 8, 8)
+    quick = quick_copy(model, x)
+    assert [type(module).__name__ for module in quick][1:3] == ["Identity", "AdaptiveAvgPool2d"]  # type: ignore[attr-defined]
+    torch.testing.assert_close(quick(x), model(x))
+
+
 class Lucky(nn.Module):
     """Right in its own layout alone: a copy would say something else."""
 

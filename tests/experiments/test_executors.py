@@ -38,9 +38,10 @@ def test_two_devices_work_side_by_side_and_failures_stop_nobody(tmp_path: Path) 
     assert ends["b"][0] >= ends["a"][1]
 
 
-def test_a_gpu_is_one_process_s_own(tmp_path: Path) -> None:
-    run_on_devices([task("a", tmp_path)], ["cuda:3"], lambda outcome: None, note)
-    assert (tmp_path / "a").read_text().split()[-1] == "cuda"
+def test_a_process_sees_its_own_gpu_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    run_on_devices([task("a", tmp_path)], ["cuda:1"], lambda outcome: None, note)
+    assert (tmp_path / "a").read_text().split()[2:] == ["cuda", "7"]
 
 
 def test_an_interrupt_lets_every_process_save(tmp_path: Path) -> None:
