@@ -1,3 +1,8 @@
+import os
+
+# Before torch starts, and for the processes that tests start: more threads than cores only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 from hypothesis import HealthCheck, settings
 

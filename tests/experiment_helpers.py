@@ -36,7 +36,7 @@ def task(name: str, out: Path, parent: str | None = None) -> Task:
 
 
 def note(given: Task) -> Outcome:
-    """Leave a file with the times of begin and end, and the device; a name that begins with `bad` fails, `crash` dies."""
+    """Leave a file with times and device; a task whose name begins with `bad` fails, with `crash` dies."""
     began = time.time()
     if given.id.startswith("crash"):
         os._exit(3)

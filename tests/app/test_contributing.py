@@ -18,7 +18,7 @@ def test_the_worked_example_is_found_listed_tested_and_trained(tmp_path: Path) -
     shutil.copytree(ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", copy)
     (copy / found[1]).write_text(found[2], encoding="utf-8")
-    environment = {"PYTHONPATH": str(copy / "src"), "PATH": "/usr/bin:/bin"}
+    environment = {"PYTHONPATH": str(copy / "src"), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
 
     def python(*arguments: str) -> str:
         command = [sys.executable, *arguments]

@@ -7,11 +7,13 @@ import pytest
 from experiment_helpers import TINY
 
 from probmargin.core.errors import UsageError
+from probmargin.evaluation.subject import evaluate_subject
 from probmargin.experiments import catalogue, grid, reproduce as module, work
 from probmargin.experiments.reproduce import ReproduceRequest, dry_run, make_plan, render, reproduce
 from probmargin.runs.run import Run
 from probmargin.training.loop import Interrupted
 from probmargin.training.progress import Reporter
+from probmargin.training.train import TrainRequest, train
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +85,6 @@ def test_a_run_forks_from_one_that_lies_in_the_folder() -> None:
 
 def test_a_half_trained_run_is_resumed_and_an_unjudged_one_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[bool] = []
-    real_train, real_evaluate = work.train, work.evaluate_subject
 
     def stop_before_judging(*_: object, **__: object) -> None:
         raise Interrupted("interrupted")
@@ -101,12 +102,12 @@ def test_a_half_trained_run_is_resumed_and_an_unjudged_one_judged(monkeypatch: p
     run("at").record_path.write_text(json.dumps(record), encoding="utf-8")
     assert [entry.state for entry in make_plan(request(only=("at",)))] == ["half done: 1 of 2 epochs"]
 
-    def watched(method: object, data: object, asked: work.TrainRequest, reporter: object) -> object:
+    def watched(method: object, data: object, asked: TrainRequest, reporter: object) -> object:
         begun.append(asked.resume)
-        return real_train(method, data, asked, reporter)  # type: ignore[arg-type]
+        return train(method, data, asked, reporter)  # type: ignore[arg-type]
 
     monkeypatch.setattr(work, "train", watched)
-    monkeypatch.setattr(work, "evaluate_subject", real_evaluate)
+    monkeypatch.setattr(work, "evaluate_subject", evaluate_subject)
     assert go(only=("at",))[1] == []
     assert begun == [True]
     assert [row["epoch"] for row in run("at").metrics] == [0, 1]
@@ -123,14 +124,12 @@ def test_a_start_that_left_no_state_is_begun_anew() -> None:
 
 
 def test_a_failed_run_does_not_stop_the_others_and_the_table_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = work.train
-
-    def sometimes(method: object, data: object, asked: work.TrainRequest, reporter: object) -> object:
+    def sometimes(method: object, data: object, asked: TrainRequest, reporter: object) -> object:
         if "trades" in asked.out.name:
             raise RuntimeError("CUDA out of memory")
         if asked.out.name == "digits-small-cnn-at-s1":
             raise UsageError("at will not do")
-        return real(method, data, asked, reporter)  # type: ignore[arg-type]
+        return train(method, data, asked, reporter)  # type: ignore[arg-type]
 
     monkeypatch.setattr(work, "train", sometimes)
     said, failed = go(only=())
@@ -143,7 +142,7 @@ def test_a_failed_run_does_not_stop_the_others_and_the_table_says_why(monkeypatc
     assert "forked_from" not in run("mail-at").record
     assert "| `mail-at` | 1 | " in said[-1]
 
-    monkeypatch.setattr(work, "train", real)
+    monkeypatch.setattr(work, "train", train)
     said, failed = go(only=("at",))
     assert failed == []
     assert not Path("runs/reproduce/failures/digits-small-cnn-at-s1.txt").exists()

@@ -95,5 +95,5 @@ def test_an_experiment_on_the_cluster(tmp_path: Path, address: str, monkeypatch:
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no Ray cluster answers at 127.0.0.1:1"):
+    with pytest.raises(UsageError, match=r"no Ray cluster answers at 127\.0\.0\.1:1; start one"):
         run_on_cluster([task("a", tmp_path)], lambda outcome: None, address="127.0.0.1:1")

@@ -104,6 +104,7 @@ def test_a_step_through_the_fast_network_is_the_plain_step(name: str) -> None:
         torch.testing.assert_close(models[1].state_dict()[key], tensor, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_fusing_is_a_choice_of_the_caller() -> None:
     seen = []

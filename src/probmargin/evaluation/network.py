@@ -40,7 +40,8 @@ def made_ready(model: Classifier, x: Images) -> Ready:
 def quick_copy(model: nn.Module, x: Images) -> nn.Module:
     """A copy with channels last in memory, batch norm folded into convolutions and no pooling that does nothing.
 
-    On a CPU it takes half the time. The model itself where that cannot be done: it may reshape by `view`, or not be copied at all.
+    On a CPU it takes half the time. The model itself where that cannot be done: it may reshape by `view`, or refuse
+    to be copied.
     """
     if not any(isinstance(module, nn.Conv2d) for module in model.modules()):
         return model

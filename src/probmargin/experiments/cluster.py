@@ -1,5 +1,6 @@
 """Runs on a Ray cluster. Ray is imported here alone, and only when it is asked for."""
 
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,15 +26,22 @@ def _cluster(address: str | None) -> Iterator[Any]:
     if begun:
         settings: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
         try:
+            _knock(address or "")
             ray.init(log_to_driver=False, **settings)
-        except ConnectionError as error:
-            reason = " ".join(str(error).split())[:200]
-            raise UsageError(f"no Ray cluster answers at {address} ({reason}); start one: ray start --head") from None
+        except OSError:
+            raise UsageError(f"no Ray cluster answers at {address}; start one: ray start --head") from None
     try:
         yield ray
     finally:
         if begun:
             ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raise OSError where nobody listens at HOST:PORT; Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=10.0).close()
 
 
 def run_on_cluster(
