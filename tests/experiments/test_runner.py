@@ -1,15 +1,20 @@
 """Experiments from plan to table, on digits with two epochs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from experiment_helpers import TINY
 
 from probmargin.core.errors import UsageError
+from probmargin.core.records import canonical_hash
+from probmargin.evaluation.protocol import PROTOCOLS
 from probmargin.evaluation.subject import evaluate_subject
 from probmargin.experiments import catalogue, grid, reproduce as module, work
 from probmargin.experiments.reproduce import ReproduceRequest, dry_run, make_plan, render, reproduce
+from probmargin.reporting.cells import verdicts
+from probmargin.reporting.spec import ColumnSpec
 from probmargin.runs.run import Run
 from probmargin.training.loop import Interrupted
 from probmargin.training.progress import Reporter
@@ -200,3 +205,39 @@ def test_wrong_requests_are_one_line() -> None:
         request(address="auto")
     with pytest.raises(UsageError, match="--gpus-per-run"):
         request(executor="ray", gpus_per_run=-1.0)
+
+
+def test_an_older_record_without_a_later_setting_still_counts() -> None:
+    go(only=("at",))
+    path = Path("runs/reproduce/records/digits-small-cnn-at-s1.json")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    del record["recipe"]["nesterov"]
+    record["recipe_hash"] = canonical_hash(record["recipe"])
+    (found,) = make_plan(request(only=("at",), out=Path("elsewhere")))
+    assert not found.is_done
+    Path("results").mkdir()
+    Path("results/old.json").write_text(json.dumps(record), encoding="utf-8")
+    Path("results/broken.json").write_text("{", encoding="utf-8")
+    (found,) = make_plan(request(only=("at",), out=Path("elsewhere")))
+    assert found.is_done
+    record["recipe"]["nesterov"] = True
+    Path("results/old.json").write_text(json.dumps(record), encoding="utf-8")
+    (found,) = make_plan(request(only=("at",), out=Path("elsewhere")))
+    assert not found.is_done
+
+
+def test_a_run_is_judged_by_every_protocol_and_the_main_one_is_its_own(tmp_path: Path) -> None:
+    found = make_plan(request(only=("at",)))[0].task
+    columns = [
+        ColumnSpec(title=name, attack=attack, protocol=name, norm="Linf", eps=PROTOCOLS[name].eps)
+        for name, attack in (("standard", "nat"), ("official-1000", "pgd-2"), ("standard", "pgd-3"))
+    ]
+    outcome = work.attempt(replace(found, columns=tuple(columns)))
+    assert outcome.record is not None, outcome.reason
+    own, other = outcome.record["evaluation"], outcome.record["evaluations"]["official-1000"]
+    assert (own["protocol"], own["eps"]) == ("standard", 8 / 255)
+    assert (other["protocol"], other["eps"]) == ("official-1000", 0.031)
+    assert {"nat", "pgd-3"} <= own.keys()
+    assert "pgd-2" in other
+    assert json.loads(run("at").evaluation_path.read_text(encoding="utf-8"))["protocol"] == "standard"
+    assert all(verdicts(outcome.record, column)[0] for column in columns)

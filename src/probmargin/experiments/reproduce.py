@@ -138,6 +138,9 @@ def _execute(tasks: Sequence[Task], request: ReproduceRequest, receive: Callable
         run_on_cluster(tasks, receive, address=request.address, gpus=gpus)
         return
     devices = _devices(request.device)
+    if request.scale == "smoke" and devices == ["cpu"]:
+        # Its network is so small that a second thread costs more than it brings.
+        torch.set_num_threads(1)
     if len(devices) > 1:
         run_on_devices(tasks, devices, receive)
     else:
