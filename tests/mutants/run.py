@@ -15,7 +15,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-TIMEOUT = 300
+TIMEOUT = 1500
 
 
 def named_tests(patch: Path) -> list[str]:
