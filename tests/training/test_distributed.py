@@ -137,7 +137,10 @@ def test_a_run_of_two_processes_stops_together_and_goes_on_with_one(tmp_path: Pa
     assert [row["epoch"] for row in open_run(cut).metrics] == list(range(12))
     for first, second in zip(open_run(whole).metrics[:rows], open_run(cut).metrics[:rows], strict=True):
         assert first["loss"] == pytest.approx(second["loss"], rel=1e-9)
-    assert open_run(cut).metrics[-1]["loss"] == pytest.approx(open_run(whole).metrics[-1]["loss"], rel=0.2)
+    # Alone, batch norm sees 64 images at once where each of two processes saw 32: the ends are alike, not equal.
+    ends = [open_run(path).metrics[-1]["robust_accuracy"] for path in (whole, cut)]
+    assert min(ends) > 0.9
+    assert ends[0] == pytest.approx(ends[1], abs=0.03)
 
 
 @pytest.mark.slow

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blobs import blobs
 from training_runs import Listener, fit, recipe
 
+from probmargin.data.digits import load_digits
 from probmargin.engine import checkpoints
+from probmargin.methods.resolve import resolve
 from probmargin.runs.run import open_run
 
 EPOCHS = 24
@@ -96,8 +97,9 @@ class Weigher(Listener):
 @pytest.mark.slow
 def test_two_hundred_epochs_hold_no_more_memory_than_five(tmp_path: Path) -> None:
     weigher = Weigher()
-    request = {"validation": 20, "monitor": "pgd-5:20", "save_seconds": 10.0}
-    fit(tmp_path / "run", recipe("mail-trades", epochs=200), data=blobs(512), reporter=weigher, **request)
+    request = {"validation": 100, "monitor": "pgd-5:20", "save_seconds": 10.0}
+    method = resolve("mail-trades", data="digits", epochs=200, settings={"attack.num_steps": 2})
+    fit(tmp_path / "run", method, data=load_digits(), reporter=weigher, **request)
     assert len(weigher.bytes) == 200
     assert weigher.bytes[-1] <= 1.03 * weigher.bytes[4]
 

@@ -18,8 +18,9 @@ def _level(slope: torch.Tensor, reach: torch.Tensor, height: torch.Tensor) -> to
     """
     spent = torch.zeros_like(slope, dtype=torch.bool)
     level = torch.zeros_like(height)
+    whole = slope * reach
     for _ in range(slope.shape[1] + 1):
-        rest = height - (slope * reach).masked_fill(~spent, 0.0).sum(dim=1)
+        rest = height - whole.masked_fill(~spent, 0.0).sum(dim=1)
         rate = slope.masked_fill(spent, 0.0).sum(dim=1)
         level = torch.where(rate > 0, torch.maximum(rest / rate, level), torch.inf)
         now = reach <= level[:, None]

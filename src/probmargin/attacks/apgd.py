@@ -173,15 +173,16 @@ class APGD(Attack):
 
     def evaluate(self, model: Classifier, x_now: Images, rows: Rows) -> tuple[torch.Tensor, PerExample, torch.Tensor]:
         """Logits and loss of the last pass, gradient to the image averaged over `eot` passes."""
-        total = torch.zeros_like(x_now)
+        total: torch.Tensor | None = None
         for _ in range(self.eot):
             point = x_now.detach().requires_grad_()
             with torch.enable_grad():
                 logits = model(point).to(x_now.dtype)
                 loss = search_loss(self.loss, logits, rows.labels, rows.targets)
                 (gradient,) = torch.autograd.grad(loss.sum(), point)
-            total = total + gradient
-        return logits.detach(), loss.detach(), total / self.eot
+            total = gradient if total is None else total + gradient
+        assert total is not None
+        return logits.detach(), loss.detach(), total if self.eot == 1 else total / self.eot
 
     def climb(self, model: Classifier, rows: Rows, start: Images, *, drop: bool = True) -> Climb:
         """One ascent from a start point a row; with `drop`, an example's rows leave once one of them is wrong."""

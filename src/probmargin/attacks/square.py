@@ -29,7 +29,7 @@ from probmargin.core.types import Classifier, Images, Labels, PerExample
 _EAGER_STEPS = 50
 """Proposals are accepted often before this step, so looking ahead would waste most of the work."""
 _BLOCK = 64
-_SMALL_BATCH = 512
+_SMALL_BATCH = 1024
 """Looking ahead may fill a forward pass up to this many images, or as many as the batch has."""
 _MOST_KINDS = 8192
 """Refused proposals are remembered where there are no more kinds of them: small images see each kind many times."""

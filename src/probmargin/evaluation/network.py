@@ -50,6 +50,7 @@ def quick_copy(model: nn.Module, x: Images) -> nn.Module:
         for module in list(other.modules()):
             if type(module) is nn.Sequential:
                 _fold_norms(module)
+                _overwrite_in_relu(module)
                 _drop_idle_pools(module, other, x[:1])
         other = other.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         with model_mode(model, "eval"), torch.no_grad():
@@ -66,6 +67,16 @@ def _fold_norms(layers: nn.Sequential) -> None:
             fused = fuse_conv_bn_eval(conv, norm)
             conv.weight, conv.bias = fused.weight, fused.bias
             setattr(layers, name, nn.Identity())
+
+
+def _overwrite_in_relu(layers: nn.Sequential) -> None:
+    """Let ReLU overwrite what a convolution or linear layer right before it made: nobody else sees that."""
+    before: nn.Module | None = None
+    for layer in layers.children():
+        if type(layer) is nn.ReLU and type(before) in (nn.Conv2d, nn.Linear):
+            layer.inplace = True
+        if type(layer) is not nn.Identity:
+            before = layer
 
 
 def _drop_idle_pools(layers: nn.Sequential, model: nn.Module, x: Images) -> None:

@@ -1,0 +1,3 @@
+"""The command line: parses, calls, prints."""
+
+from probmargin.cli.main import main as main

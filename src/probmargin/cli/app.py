@@ -1,0 +1,55 @@
+"""What every command shares: the application, its options, how it speaks and fails."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from probmargin._version import __version__
+
+app = typer.Typer(
+    name="probmargin",
+    help="Train and judge adversarially robust image classifiers.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+DataOption = Annotated[str, typer.Option("--data", help="digits, cifar10, cifar100, svhn, folder:PATH or npz:FILE")]
+DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="folder with the data set's own files")]
+
+
+def show(text: str) -> None:
+    """Print a line."""
+    sys.stdout.write(text + "\n")
+
+
+def is_first_process() -> bool:
+    """Whether this process speaks: under torchrun only one does."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """End with one line and an exit code."""
+    # What the user can fix, or asked for, is the same in every process; anything else may be one process's own.
+    if code == 1 or is_first_process():
+        sys.stderr.write(f"probmargin: {message}\n")
+    sys.exit(code)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        show(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train and judge adversarially robust image classifiers."""

@@ -1,0 +1,44 @@
+"""Entry of the command line: exit codes and one line for each failure."""
+
+import os
+import sys
+from typing import Any
+
+from probmargin.cli import judge as judge, study as study, train as train  # each adds its commands to the application
+from probmargin.cli.app import app, fail
+from probmargin.core.errors import UsageError
+
+
+def main() -> None:
+    """Run the command line; one line and exit code 2 for wrong use, 130 when interrupted."""
+    try:
+        _run()
+    except SystemExit as stop:
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            raise
+        # Threads of gloo outlive their group and can abort a process whose interpreter ends (pytorch #179291).
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(stop.code if isinstance(stop.code, int) else int(stop.code is not None))
+
+
+def _run() -> None:
+    try:
+        app()
+    except UsageError as error:
+        fail(str(error), 2)
+    except KeyboardInterrupt:
+        fail("interrupted", 130)
+    except Exception as error:
+        _fail_or_raise(error)
+
+
+def _fail_or_raise(error: Exception) -> None:
+    name: Any = type(error).__name__
+    if name == "Interrupted":
+        fail(str(error), 130)
+    if name == "TrainingStopped":
+        fail(str(error), 1)
+    if isinstance(error, OSError):
+        fail(f"{error.strerror or error}: {error.filename or 'the system gave no file name'}", 1)
+    raise error

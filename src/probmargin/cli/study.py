@@ -1,0 +1,82 @@
+"""Commands that list what there is and run whole studies."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from probmargin.cli.app import DataDirOption, app, fail, show
+
+
+@app.command("list")
+def list_names(
+    kind: Annotated[
+        str | None, typer.Argument(help="methods, margins, weights, attacks, models or data; all if left out")
+    ] = None,
+) -> None:
+    """Print the names that other commands take."""
+    from probmargin.api import catalogue
+
+    for line in catalogue(kind):
+        show(line)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(help="table1 ... table7, table4-svhn, table4-cifar100 or two-by-two")
+    ] = None,
+    trials: Annotated[int | None, typer.Option("--trials", help="seeds 1 to N; the paper's 5, smoke 1")] = None,
+    only: Annotated[str, typer.Option("--only", help="ROW,ROW: only these rows; --dry-run prints them")] = "",
+    data_dir: DataDirOption = None,
+    scale: Annotated[str, typer.Option("--scale", help="full, or smoke: the same grid on digits, on a CPU")] = "full",
+    executor: Annotated[str, typer.Option("--executor", help="local (one run per GPU) or ray")] = "local",
+    address: Annotated[str | None, typer.Option("--address", help="of a Ray cluster, such as auto")] = None,
+    gpus_per_run: Annotated[
+        float | None, typer.Option("--gpus-per-run", help="with ray: 0.5 puts two runs on one GPU")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print rows, runs and a time forecast")] = False,
+    render: Annotated[bool, typer.Option("--render", help="make the table from the records there are")] = False,
+    out: Annotated[Path, typer.Option("--out", help="folder for the runs")] = Path("runs/reproduce"),
+    keep_records: Annotated[
+        Path | None, typer.Option("--keep-records", help="folder for copies of the records; OUT/records")
+    ] = None,
+    aa_examples: Annotated[
+        int | None, typer.Option("--aa-examples", help="AutoAttack on the first N test images, labelled so")
+    ] = None,
+    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
+) -> None:
+    """Reproduce a table of the paper: run what is missing, then print it; started again, it goes on."""
+    from probmargin.experiments import reproduce as experiments
+
+    request = experiments.ReproduceRequest(
+        name=name,
+        scale=scale,
+        trials=trials,
+        only=tuple(row.strip() for row in only.split(",") if row.strip()),
+        aa_examples=aa_examples,
+        data_dir=data_dir,
+        device=device,
+        out=out,
+        keep_records=keep_records,
+        executor=executor,
+        address=address,
+        gpus_per_run=gpus_per_run,
+    )
+    if dry_run:
+        experiments.dry_run(request, show)
+    elif render:
+        experiments.render(request, show)
+    elif failed := experiments.reproduce(request, show):
+        fail(f"{len(failed)} runs failed: {', '.join(outcome.id for outcome in failed)}", 1)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="folder for the two runs")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option("--seed")] = 1,
+) -> None:
+    """Train AT and MAIL-TRADES on embedded data, judge both, print a table."""
+    from probmargin.experiments.demo import run_demo
+
+    run_demo(out, seed, show)

@@ -1,0 +1,128 @@
+"""Commands that make a run."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from probmargin.cli.app import DataDirOption, DataOption, app, is_first_process, show
+
+if TYPE_CHECKING:
+    from probmargin.data.dataset import DataSet
+    from probmargin.methods.method import Method
+
+
+@app.command()
+def train(
+    out: Annotated[Path, typer.Option("--out", help="folder of the run")],
+    method: Annotated[str, typer.Option("--method", help="see: probmargin list methods")] = "mail-trades",
+    data: DataOption = "cifar10",
+    data_dir: DataDirOption = None,
+    download: Annotated[bool, typer.Option("--download", help="fetch the data set where it is not there")] = False,
+    image_size: Annotated[int | None, typer.Option("--image-size", help="resize images of a folder")] = None,
+    model: Annotated[str, typer.Option("--model", help="see: probmargin list models")] = "resnet18",
+    preset: Annotated[str, typer.Option("--preset", help="paper, official or official-2021")] = "paper",
+    epochs: Annotated[int | None, typer.Option("--epochs", help="scales the schedule to this length")] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", help="over all processes")] = None,
+    seed: Annotated[int, typer.Option("--seed")] = 1,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="PATH=VALUE, such as attack.eps=8/255")] = None,
+    recipe: Annotated[Path | None, typer.Option("--recipe", help="a recipe.json, instead of --method")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
+    precision: Annotated[str | None, typer.Option("--precision", help="bf16, tf32 or fp32, of the network")] = None,
+    compile_mode: Annotated[str, typer.Option("--compile", help="default, max-autotune or off, on CUDA")] = "default",
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
+    normalize: Annotated[bool, typer.Option("--normalize", help="mean and std of the data inside the model")] = False,
+    checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="weights to start from")] = None,
+    fork: Annotated[str | None, typer.Option("--fork", help="RUN@EPOCH: start from another run's state")] = None,
+    keep_epochs: Annotated[str, typer.Option("--keep-epochs", help="keep the states after these epochs: 70,76")] = "",
+    validation: Annotated[
+        int | None, typer.Option("--validation", help="hold out N training images; keep the best state on them")
+    ] = None,
+    validation_every: Annotated[
+        int | None, typer.Option("--validation-every", help="epochs between two looks; each one after burn-in")
+    ] = None,
+    early_stopping: Annotated[
+        int | None, typer.Option("--early-stopping", help="stop after N looks without a better one")
+    ] = None,
+    monitor: Annotated[
+        str | None, typer.Option("--monitor", help="curves on test images, never for selection: pgd-20:1000,cw:1000")
+    ] = None,
+    monitor_every: Annotated[int, typer.Option("--monitor-every", help="epochs between two monitors")] = 5,
+    dynamics: Annotated[bool, typer.Option("--dynamics", help="margin, weight, LPS of each example and epoch")] = False,
+    label_noise: Annotated[
+        str | None, typer.Option("--label-noise", help="wrong training labels: symmetric:0.2")
+    ] = None,
+    sync_bn: Annotated[bool, typer.Option("--sync-bn", help="batch norm over all processes (CUDA)")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved recipe and a forecast")] = False,
+) -> None:
+    """Train a model."""
+    from probmargin.api import load_data
+    from probmargin.core.records import coerce
+    from probmargin.training.dry_run import dry_run as forecast_run
+    from probmargin.training.progress import Reporter
+    from probmargin.training.train import TrainRequest, train as run_training
+
+    def load() -> "DataSet":
+        return load_data(data, data_dir, download=download, image_size=image_size)
+
+    resolved = _resolve(method, recipe, preset, data, model, epochs, batch_size, settings)
+    if dry_run:
+        _print_recipe(resolved)
+        show(forecast_run(resolved, data=data, load=load, model=model, device=device))
+        return
+    request = TrainRequest(
+        out=out,
+        model=model,
+        seed=seed,
+        device=device,
+        precision=precision,
+        compile=compile_mode,
+        resume=resume,
+        normalize=normalize,
+        checkpoint=checkpoint,
+        fork=fork,
+        keep_epochs=coerce(keep_epochs, tuple[int, ...], "--keep-epochs"),
+        validation=validation,
+        validation_every=validation_every,
+        early_stopping=early_stopping,
+        monitor=monitor,
+        monitor_every=monitor_every,
+        dynamics=dynamics,
+        label_noise=label_noise,
+        sync_bn=sync_bn,
+    )
+    reporter = Reporter(quiet=not is_first_process())
+    run, _ = run_training(resolved, load(), request, reporter)
+    reporter.say(f"trained {resolved.method} on {data}: {run.path}")
+    reporter.say(f"judge it with: probmargin evaluate {run.path}")
+
+
+def _resolve(
+    method: str,
+    recipe: Path | None,
+    preset: str,
+    data: str,
+    model: str,
+    epochs: int | None,
+    batch_size: int | None,
+    settings: list[str] | None,
+) -> "Method":
+    from probmargin.methods.plain import parse_assignments
+    from probmargin.methods.resolve import read_recipe, resolve
+
+    return resolve(
+        read_recipe(recipe) if recipe else method,
+        preset=preset,
+        data=data,
+        model=model,
+        epochs=epochs,
+        batch_size=batch_size,
+        settings=parse_assignments(settings or ()),
+    )
+
+
+def _print_recipe(method: "Method") -> None:
+    import json
+
+    show(json.dumps(method.plain(), indent=1))
+    show(f"recipe hash {method.hash()}")
