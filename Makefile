@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-slow lint types bench mutants docs clean
+.PHONY: setup setup-all demo test test-slow lint types bench mutants docs clean
 
 setup: $(STAMP)
 
@@ -11,6 +11,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $(STAMP)
+
+setup-all: setup
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev,cluster,onnx,loops]"
 
 demo: setup
 	$(BIN)/probmargin demo

@@ -1,6 +1,5 @@
 """Runs on a Ray cluster of two nodes on this machine."""
 
-import importlib.util
 import os
 import signal
 import threading
@@ -9,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import needs
 import pytest
 from experiment_helpers import TINY, crash_once, note, task, wait_to_be_stopped
 
@@ -23,7 +23,7 @@ from probmargin.training.loop import Interrupted
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'probmargin[cluster]'"),
+    needs.package("ray", "cluster"),
 ]
 
 
