@@ -88,3 +88,58 @@ def paired_t(differences: Sequence[float]) -> float | None:
         return 1.0 if mean == 0.0 else 0.0
     degrees = len(differences) - 1
     return float(2.0 * stdtr(degrees, -abs(mean) / (std / math.sqrt(len(differences)))))
+
+
+def gini(values: npt.ArrayLike) -> float:
+    """How unequally a total is shared out: 0 where all have the same, towards 1 where one has everything.
+
+    >>> gini([1, 1, 1, 1]), gini([0, 0, 0, 4])      # the latter is (n - 1) / n
+    (0.0, 0.75)
+    """
+    rising = np.sort(np.asarray(values, dtype=np.float64))
+    count, total = len(rising), float(rising.sum())
+    if count == 0 or total <= 0.0:
+        return 0.0
+    return float((2 * np.arange(1, count + 1) - count - 1) @ rising) / (count * total)
+
+
+def ranks(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Ranks from 1; equal values share the mean of theirs.
+
+    >>> ranks([10, 30, 10]).tolist()
+    [1.5, 3.0, 1.5]
+    """
+    _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    middle = np.cumsum(counts) - (counts - 1) / 2.0
+    return np.asarray(middle[place], dtype=np.float64)
+
+
+def rank_correlation(first: npt.ArrayLike, second: npt.ArrayLike) -> float | None:
+    """Spearman's correlation; None where one of the two never changes.
+
+    >>> rank_correlation([1, 2, 3], [10, 40, 90]), rank_correlation([1, 2], [3, 1]), rank_correlation([1, 1], [1, 2])
+    (1.0, -1.0, None)
+    """
+    a, b = ranks(first), ranks(second)
+    a, b = a - a.mean(), b - b.mean()
+    scale = math.sqrt(float(a @ a) * float(b @ b))
+    return float(a @ b) / scale if scale > 0.0 else None
+
+
+def intraclass_correlation(values: npt.ArrayLike) -> float | None:
+    """Agreement of repeated measurements, shaped (subjects, repeats): the share of variance that lies between subjects.
+
+    One-way random effects, ICC(1): (MSB - MSW) / (MSB + (k - 1) MSW). 1 where repeats never differ, near 0 where they
+    differ as much as subjects do (it can fall below), None where nothing varies at all.
+
+    >>> intraclass_correlation([[1, 1], [3, 3]]), intraclass_correlation([[1, 3], [3, 1]])
+    (1.0, -1.0)
+    >>> intraclass_correlation([[0, 2], [4, 6]])        # MSB 16, MSW 2: 14 / 18
+    0.777778
+    """
+    array = np.asarray(values, dtype=np.float64)
+    repeats = array.shape[1]
+    between = repeats * float(array.mean(axis=1).var(ddof=1))
+    within = float(array.var(axis=1, ddof=1).mean())
+    total = between + (repeats - 1) * within
+    return (between - within) / total if total > 0.0 else None
