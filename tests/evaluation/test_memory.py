@@ -7,7 +7,7 @@ from strategies import images, tiny_net
 from torch import nn
 
 from probmargin.core.errors import UsageError
-from probmargin.evaluation import autoattack
+from probmargin.evaluation import opening
 from probmargin.evaluation.autoattack import run_autoattack
 from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
 from probmargin.evaluation.network import Ready, quick_copy
@@ -142,7 +142,7 @@ def test_a_break_must_hold_in_the_exact_model(monkeypatch: pytest.MonkeyPatch) -
     """Searches may be told anything: what counts is the model as it was given."""
     model, x, labels = linear_task(count=10)
     broken = Ready(model, lambda images: -model(images))
-    monkeypatch.setattr(autoattack, "made_ready", lambda *_: broken)
+    monkeypatch.setattr(opening, "made_ready", lambda *_: broken)
     result = run_autoattack(model, x, labels, norm="Linf", eps=1e-4, attacks=small_budget("Linf", 1e-4))
     assert result.accuracy() == 1.0
 

@@ -16,10 +16,10 @@ def use_persistent_cache() -> None:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(base / "probmargin" / "inductor"))
 
 
-def compiled(call: Callable[..., Any], mode: CompileMode) -> Callable[..., Any]:
-    """Compile a callable for fixed shapes; `off` hands it back."""
+def compiled(call: Callable[..., Any], mode: CompileMode, *, dynamic: bool = False) -> Callable[..., Any]:
+    """Compile a callable for fixed shapes, or for what its inputs mark as dynamic; `off` hands it back."""
     if mode == "off":
         return call
     chosen = "max-autotune-no-cudagraphs" if mode == "max-autotune" else None
-    result: Callable[..., Any] = torch.compile(call, dynamic=False, mode=chosen)
+    result: Callable[..., Any] = torch.compile(call, dynamic=None if dynamic else False, mode=chosen)
     return result

@@ -16,11 +16,8 @@ from probmargin.attacks.balls import Norm
 from probmargin.attacks.fab import FAB
 from probmargin.attacks.square import Square
 from probmargin.core.errors import UsageError, unknown_name
-from probmargin.core.frozen import frozen
 from probmargin.core.types import Classifier, Images, Labels
 from probmargin.evaluation.checks import (
-    check_images,
-    check_logits,
     class_count_warning,
     inner_gradient_warning,
     randomness_warning,
@@ -28,7 +25,7 @@ from probmargin.evaluation.checks import (
     square_warning,
     zero_gradient_warning,
 )
-from probmargin.evaluation.network import made_ready
+from probmargin.evaluation.opening import Threat, opened
 from probmargin.evaluation.search import (
     Finding,
     Outcome,
@@ -36,8 +33,6 @@ from probmargin.evaluation.search import (
     Stage,
     Subject,
     aims,
-    all_logits,
-    find_room,
     run_stages,
 )
 
@@ -221,17 +216,9 @@ def run_autoattack(
     (('apgd-ce', '', 'clean'), 0.6666, 0.3333)
     """
     stages = [Stage(name, attack) for name, attack in _choose(version, attacks, norm, eps).items()]
-    check_images(x, labels)
-    ready = made_ready(model, x)
-    warnings = list(ready.notes)
-    ids = options.get("ids")
-    with frozen(ready.exact, "eval") as judge, frozen(ready.quick, "eval") as call:
-        room = find_room(call, x, options.get("batch_size"))
-        logits = all_logits(judge, x, room)
-        check_logits(logits, labels)
-        chosen = (torch.arange(len(x)) if ids is None else ids).to(x.device)
-        subject = Subject(call, judge, x, labels, chosen, norm, eps, options.get("seed", 0), logits, room)
-        warnings += warnings_before(subject, stages)
+    threat = Threat(norm, eps, options.get("seed", 0), options.get("ids"))
+    with opened(model, x, labels, threat, options.get("batch_size")) as (subject, ready):
+        warnings = [*ready.notes, *warnings_before(subject, stages)]
         speaker = Speaker(subject, len(stages), options.get("log") or _silent)
         speaker.begin()
         result = _Collected(subject, speaker, options.get("on_chunk"))
@@ -239,7 +226,7 @@ def run_autoattack(
     robust = {"clean": subject.correct, **outcome.after}
     warnings += square_warning(robust)
     speaker.end(list(robust.values())[-1], warnings)
-    reason = _CHOSEN if attacks is not None else why_not_standard(version, logits.shape[1])
+    reason = _CHOSEN if attacks is not None else why_not_standard(version, subject.logits.shape[1])
     return AutoAttackResult(
         x_adv=result.x_adv,
         robust={name: flags.to(x.device) for name, flags in robust.items()},

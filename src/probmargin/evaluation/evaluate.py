@@ -13,15 +13,16 @@ from torch import nn
 from probmargin.attacks.attack import Attack
 from probmargin.attacks.balls import Norm
 from probmargin.core.errors import UsageError
-from probmargin.core.frozen import frozen
 from probmargin.core.losses import is_correct
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels
 from probmargin.evaluation.autoattack import Speaker, warnings_before, why_not_standard
-from probmargin.evaluation.checks import check_images, check_logits, square_warning
-from probmargin.evaluation.network import made_ready
+from probmargin.evaluation.checks import square_warning
+from probmargin.evaluation.network import Ready
+from probmargin.evaluation.opening import Threat, opened
 from probmargin.evaluation.parts import StoredParts, entry_folder
 from probmargin.evaluation.protocol import Plan, make_plan
+from probmargin.evaluation.recheck import RECHECKED, recheck
 from probmargin.evaluation.search import (
     Finding,
     Outcome,
@@ -29,8 +30,6 @@ from probmargin.evaluation.search import (
     Score,
     Stage,
     Subject,
-    all_logits,
-    find_room,
     run_stages,
 )
 from probmargin.evaluation.summary import summarize
@@ -55,6 +54,8 @@ class EvaluationSettings:
     """Of PGD and CW; in proportion to eps where it is left out."""
     aa_examples: int | None = None
     """AutoAttack's ensembles look at the examples with ids below this; None is all."""
+    recheck: int | None = None
+    """Survivors of AutoAttack's ensembles to attack again in float32; 100 where searches were less precise, else 0."""
 
 
 @dataclass(frozen=True)
@@ -157,30 +158,24 @@ def judge(
     plans = _plans(attacks, settings)
     if len(x) == 0:
         raise UsageError("there is nothing to evaluate: the data has no images")
-    check_images(x, labels)
-    ready = made_ready(model, x)
     say = log or _silent
-    with frozen(ready.exact, "eval") as exact, frozen(ready.quick, "eval") as call:
-        begun = time.perf_counter()
-        room = find_room(call, x, settings.batch_size)
-        logits = all_logits(exact, x, room)
-        check_logits(logits, labels)
+    threat = Threat(settings.norm, settings.eps, settings.seed, keep.ids)
+    begun = time.perf_counter()
+    with opened(model, x, labels, threat, settings.batch_size) as (subject, ready):
         clean_seconds = time.perf_counter() - begun
-        ids = torch.arange(len(x)) if keep.ids is None else keep.ids
-        subject = Subject(
-            call, exact, x, labels, ids.to(x.device), settings.norm, settings.eps, settings.seed, logits, room
-        )
         worst = Worst(subject, keep.images)
         clean = {name: values.numpy().copy() for name, values in vars(worst.score).items()}
         entries = {}
         for plan in plans:
             part = _part(subject, plan, settings)
-            entries[plan.name] = _run(part, plan, keep.parts(plan, settings, part.ids), worst, say, clean_seconds)
+            entry = _run(part, plan, keep.parts(plan, settings, part.ids), worst, say, clean_seconds)
+            entry.facts.update(_second_look(part, plan, entry, ready, settings.recheck, say))
+            entries[plan.name] = entry
     entries[plans[0].name].facts.setdefault("warnings", []).extend(ready.notes)
     verdicts = Verdicts(
         ids=subject.ids.cpu().numpy(),
         labels=labels.cpu().numpy(),
-        num_classes=logits.shape[1],
+        num_classes=subject.logits.shape[1],
         clean=clean,
         worst={**{name: values.numpy() for name, values in vars(worst.score).items()}, "size": worst.size.numpy()},
         broken_by=tuple(worst.broken_by),
@@ -236,6 +231,22 @@ def _run(subject: Subject, plan: Plan, parts: Parts, worst: Worst, say: Log, cle
     entry = EntryVerdicts(ids, {name: flags.numpy() for name, flags in outcome.after.items()}, outcome.seconds, facts)
     say(_line(plan.name, entry))
     return entry
+
+
+def _second_look(
+    subject: Subject, plan: Plan, entry: EntryVerdicts, ready: Ready, count: int | None, say: Log
+) -> dict[str, Any]:
+    """What an ensemble's searches computed in, and what a few survivors say to float32; outside the clock."""
+    if plan.version is None:
+        return {}
+    facts: dict[str, Any] = {"search_precision": ready.precision}
+    asked = (RECHECKED if subject.rough is not None else 0) if count is None else count
+    standing = torch.from_numpy(entry.correct)
+    if asked and bool(standing.any()):
+        found = recheck(subject, plan.stages, standing, asked)
+        say(found.line())
+        facts["recheck"] = found.plain()
+    return facts
 
 
 def _line(name: str, entry: EntryVerdicts) -> str:

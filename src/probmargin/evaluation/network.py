@@ -1,4 +1,4 @@
-"""A model made ready to be judged: in float32 at least, and for searches in a form that is quick to call."""
+"""A model made ready to be judged: in float32 at least, and for searches in forms that are quick to call."""
 
 import copy
 from dataclasses import dataclass
@@ -11,30 +11,96 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import model_mode
 from probmargin.core.types import Classifier, Images
+from probmargin.engine.captured import captured
+from probmargin.engine.compile import compiled, use_persistent_cache
+from probmargin.engine.folding import CannotFold, FoldedNetwork
 
 _SAME = 1e-4
+_ALIKE = {torch.float32: 0.02, torch.bfloat16: 0.2}
+"""How far logits of a form in TF32 or bfloat16 may be off, as a share of the largest: more is a fault, not rounding."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """One model in two forms; what a search finds in the quick one counts only if it holds in the exact one."""
+    """One model in several forms; what a search finds in another counts only if it holds in the exact one."""
 
     exact: Classifier
     quick: Classifier
+    """In float32 on a CPU, where it is as exact; in TF32 on CUDA."""
+    rough: Classifier | None = None
+    """In bfloat16 with a float32 head, good enough for searches that follow the gradient's sign; CUDA alone."""
     notes: tuple[str, ...] = ()
 
+    @property
+    def precision(self) -> str:
+        """What searches compute in."""
+        return "float32" if self.rough is None else "bf16 and tf32"
 
-def made_ready(model: Classifier, x: Images) -> Ready:
-    """Refuse float16, judge bfloat16 weights in a float32 copy; what is not a module stays as it is."""
-    if not isinstance(model, nn.Module):
-        return Ready(model, model)
-    dtypes = {parameter.dtype for parameter in model.parameters()}
+
+def exact_form(model: Classifier) -> tuple[Classifier, tuple[str, ...]]:
+    """The form that decides, and what to say of it: float16 is refused, bfloat16 weights become float32 in a copy."""
+    dtypes = {parameter.dtype for parameter in model.parameters()} if isinstance(model, nn.Module) else set()
     if torch.float16 in dtypes:
         raise UsageError("float16 gradients underflow and attacks stall: call model.float() before evaluating")
-    if torch.bfloat16 not in dtypes:
-        return Ready(model, quick_copy(model, x))
-    full = copy.deepcopy(model).float()
-    return Ready(full, quick_copy(full, x), ("the weights are bfloat16: evaluated in a float32 copy",))
+    if torch.bfloat16 in dtypes:
+        return copy.deepcopy(model).float(), ("the weights are bfloat16: evaluated in a float32 copy",)  # type: ignore[attr-defined]
+    return model, ()
+
+
+def made_ready(model: Classifier, x: Images, most: int | None = None) -> Ready:
+    """All forms of a model; what is not a module stays as it is.
+
+    `most` is the largest batch that searches will ask for; with it, searches on CUDA get compiled and captured forms.
+    """
+    exact, notes = exact_form(model)
+    if not isinstance(exact, nn.Module):
+        return Ready(exact, exact)
+    if x.is_cuda and most is not None:
+        return _ready_on_cuda(exact, x, most, notes)
+    return Ready(exact, quick_copy(exact, x), notes=notes)
+
+
+def _ready_on_cuda(model: nn.Module, x: Images, most: int, notes: tuple[str, ...]) -> Ready:
+    """Folded, compiled, captured; the plain form, and a note that says why, where that cannot be done."""
+    try:
+        forms = [captured_form(model, x, most, dtype) for dtype in (torch.float32, torch.bfloat16)]
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return Ready(model, quick_copy(model, x), notes=(*notes, f"searches run operation by operation: {reason}"))
+    return Ready(model, forms[0], forms[1], notes)
+
+
+def folded_form(model: nn.Module, dtype: torch.dtype) -> FoldedNetwork:
+    """The network in eval mode with batch norm folded into its convolutions, at its present parameters."""
+    with model_mode(model, "eval"):
+        network = FoldedNetwork(model, dtype)
+    network.refresh()
+    return network
+
+
+def captured_form(model: nn.Module, x: Images, most: int, dtype: torch.dtype) -> Classifier:
+    """A form on CUDA that has been tried, with gradient and without, and gives the model's logits."""
+    use_persistent_cache()
+    torch.backends.cudnn.conv.fp32_precision = "tf32"  # type: ignore[attr-defined]
+    call = captured(compiled(folded_form(model, dtype), "default", dynamic=True), most)
+    few = x[:64].detach()
+    with model_mode(model, "eval"), torch.no_grad():
+        expected = model(few)
+        found = call(few)
+    check_alike(expected, found, dtype)
+    point = few.clone().requires_grad_()
+    with torch.enable_grad():
+        check_alike(expected, call(point).detach(), dtype)
+    return call
+
+
+def check_alike(expected: torch.Tensor, found: torch.Tensor, dtype: torch.dtype) -> None:
+    """Refuse a form whose logits are not the model's."""
+    off = float((expected - found).abs().max() / expected.abs().max().clamp(min=1e-6))
+    if not off <= _ALIKE[dtype]:
+        raise CannotFold(f"its logits are off by {off:.1%}")
 
 
 def quick_copy(model: nn.Module, x: Images) -> nn.Module:

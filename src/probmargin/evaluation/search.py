@@ -130,6 +130,12 @@ class Subject:
     logits: Logits
     """Of the clean images."""
     room: Room
+    rough: Classifier | None = None
+    """What searches ask that follow the gradient's sign, where it may be less precise."""
+
+    def asked_by(self, attack: Attack) -> Classifier:
+        """What an attack asks: quotients and differences near zero need more digits than an ascent does."""
+        return self.rough if self.rough is not None and isinstance(attack, APGD) else self.call
 
     @property
     def correct(self) -> torch.Tensor:
@@ -221,7 +227,9 @@ def run_stage(subject: Subject, stage: Stage, rows: torch.Tensor) -> Iterator[Fi
         size = min(subject.room.rows, len(rows)) if stage.fills else len(part)
         filled = torch.cat([part, part[:1].expand(size - len(part))])
         noise = KeyedNoise(seed=subject.seed, ids=subject.ids[filled], round=stage.round)
-        found = stage.attack(subject.call, subject.x[filled], subject.labels[filled], noise=noise).x_adv
+        found = stage.attack(
+            subject.asked_by(stage.attack), subject.x[filled], subject.labels[filled], noise=noise
+        ).x_adv
         finding = confirm(subject, part, found[: len(part)])
         return replace(finding, seconds=time.perf_counter() - begun)
 

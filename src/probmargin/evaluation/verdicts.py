@@ -132,6 +132,11 @@ def _join_entries(parts: Sequence[EntryVerdicts]) -> EntryVerdicts:
     seconds = {stage: sum(part.seconds[stage] for part in parts) for stage in parts[0].seconds}
     warnings = [line for part in parts for line in part.facts.get("warnings", [])]
     facts = {**parts[0].facts, "warnings": list(dict.fromkeys(warnings))}
+    if "thin_breaks" in facts:
+        facts["thin_breaks"] = sum(part.facts["thin_breaks"] for part in parts)
+    looks = [part.facts["recheck"] for part in parts if "recheck" in part.facts]
+    if looks:
+        facts["recheck"] = looks[0] | {key: sum(look[key] for look in looks) for key in ("examples", "broken", "seconds")}
     return EntryVerdicts(ids[order], after, seconds, facts)
 
 

@@ -1,0 +1,42 @@
+"""Opening a model to be judged: its forms, the room there is, and what it says of the clean images."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from probmargin.attacks.balls import Norm
+from probmargin.core.frozen import frozen
+from probmargin.core.types import Classifier, Images, Labels
+from probmargin.evaluation.checks import check_images, check_logits
+from probmargin.evaluation.network import Ready, exact_form, made_ready
+from probmargin.evaluation.search import Subject, all_logits, find_room
+
+
+@dataclass(frozen=True)
+class Threat:
+    """What may be done to an image, and the noise that tries it."""
+
+    norm: Norm
+    eps: float
+    seed: int = 0
+    ids: torch.Tensor | None = None
+    """Names of the examples for the noise; their positions where left out."""
+
+
+@contextmanager
+def opened(
+    model: Classifier, x: Images, labels: Labels, threat: Threat, batch_size: int | None
+) -> Iterator[tuple[Subject, Ready]]:
+    """The model with its images, frozen in eval mode while the block runs."""
+    check_images(x, labels)
+    with frozen(exact_form(model)[0], "eval") as call:
+        room = find_room(call, x, batch_size)
+    ready = made_ready(model, x, room.rows)
+    with frozen(ready.exact, "eval") as judge, frozen(ready.quick, "eval") as call:
+        logits = all_logits(judge, x, room)
+        check_logits(logits, labels)
+        ids = (torch.arange(len(x)) if threat.ids is None else threat.ids).to(x.device)
+        shared = (x, labels, ids, threat.norm, threat.eps, threat.seed)
+        yield Subject(call, judge, *shared, logits, room, ready.rough), ready

@@ -1,0 +1,51 @@
+"""A second look at survivors in float32, which bounds what a quicker search may have missed."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from probmargin.evaluation.search import Finding, Outcome, Parts, Stage, Subject, full_float32, run_stages
+
+RECHECKED = 100
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """How many survivors were attacked again, and how many of them fell."""
+
+    examples: int
+    broken: int
+    seconds: float
+
+    def plain(self) -> dict[str, object]:
+        """As stored with a result."""
+        return {"precision": "float32", "examples": self.examples, "broken": self.broken, "seconds": self.seconds}
+
+    def line(self) -> str:
+        """As said."""
+        return f"{self.broken} of {self.examples} survivors broken in a second look in float32 ({self.seconds:.1f} s)"
+
+
+def recheck(subject: Subject, stages: Sequence[Stage], standing: torch.Tensor, count: int) -> Recheck:
+    """Attack a random few of what stands again, every search in float32; `standing` itself is left alone."""
+    begun = time.perf_counter()
+    survivors = standing.nonzero()[:, 0]
+    order = torch.randperm(len(survivors), generator=torch.Generator().manual_seed(subject.seed))
+    chosen = torch.zeros_like(standing)
+    chosen[survivors[order[:count]]] = True
+    exact = replace(subject, call=subject.judge, rough=None)
+    with full_float32(subject.x):
+        outcome = run_stages(exact, stages, chosen, Parts(), _ignore, _ignore_stage)
+    left = list(outcome.after.values())[-1]
+    examples = int(chosen.sum())
+    return Recheck(examples, examples - int(left.sum()), time.perf_counter() - begun)
+
+
+def _ignore(_: Stage, __: Finding) -> None:
+    """What is found is counted at the end."""
+
+
+def _ignore_stage(_: Stage, __: Outcome) -> None:
+    """Nothing is said between attacks."""

@@ -1,0 +1,190 @@
+"""Networks that are called at few sizes, and the forms of a model that searches on CUDA ask."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from autoattack_helpers import linear_task, small_budget
+from strategies import images, tiny_net
+from torch import nn
+
+from probmargin.attacks.apgd import APGD
+from probmargin.attacks.fab import FAB
+from probmargin.attacks.square import Square
+from probmargin.core.noise import KeyedNoise
+from probmargin.core.types import Images, Logits
+from probmargin.engine.captured import CapturedNetwork, Slot
+from probmargin.engine.compile import compiled
+from probmargin.engine.folding import CannotFold
+from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
+from probmargin.evaluation.network import captured_form, check_alike, folded_form
+from probmargin.evaluation.opening import Threat, opened
+from probmargin.evaluation.recheck import recheck
+from probmargin.evaluation.search import Stage
+from probmargin.models.build import build_model
+
+
+class FixedSlot:
+    """Behaves as graphs do: each pass overwrites what any slot left, and a backward uses it up."""
+
+    shared: dict[str, torch.Tensor | None]
+
+    def __init__(self, network: Callable[[Images], Logits], x: Images, shared: dict[str, torch.Tensor | None]) -> None:
+        self.network, self.size, self.shared = network, len(x), shared
+
+    def forward(self, x: Images) -> Logits:
+        assert len(x) == self.size
+        self.shared["x"] = x.detach().clone()
+        self.shared["logits"] = self.network(x.detach()).detach()
+        return self.shared["logits"]
+
+    def backward(self, slope: Logits) -> Images:
+        x = self.shared["x"]
+        assert x is not None, "what the backward needs was overwritten or used up"
+        self.shared["x"] = None
+        point = x.requires_grad_()
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad(self.network(point), point, slope)
+        return gradient
+
+
+def at_few_sizes(network: nn.Module, most: int) -> tuple[CapturedNetwork, list[tuple[int, bool]]]:
+    made: list[tuple[int, bool]] = []
+    shared: dict[str, torch.Tensor | None] = {"x": None}
+
+    def make_slot(x: Images, with_gradient: bool) -> Slot:
+        made.append((len(x), with_gradient))
+        return FixedSlot(network, x, shared)
+
+    return CapturedNetwork(make_slot, most), made
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 200, 513])
+def test_logits_and_gradients_are_the_networks_at_any_size(count: int) -> None:
+    network = tiny_net().eval()
+    call, made = at_few_sizes(network, most=128)
+    x, _ = images(2, count, size=8)
+    torch.testing.assert_close(call(x), network(x).detach(), rtol=1e-5, atol=1e-6)
+    points = [x.clone().requires_grad_() for _ in range(2)]
+    slope = torch.randn(count, network(x[:1]).shape[1], generator=torch.Generator().manual_seed(0))
+    found, expected = (
+        torch.autograd.grad(f(point), point, slope)[0] for f, point in zip((call, network), points, strict=True)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert {size for size, _ in made} <= {64, 128}
+    assert len(made) == len(set(made))
+
+
+def test_a_pass_that_comes_between_does_not_change_a_gradient() -> None:
+    network = tiny_net().eval()
+    call, _ = at_few_sizes(network, most=128)
+    x, _ = images(2, 70, size=8)
+    first, second = x.clone().requires_grad_(), (1 - x).requires_grad_()
+    expected = torch.autograd.grad(network(first).square().sum(), first)[0]
+    logits = call(first)
+    call(second)
+    call(x[:5])
+    found = torch.autograd.grad(logits.square().sum(), first, retain_graph=True)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    again = torch.autograd.grad(logits.square().sum(), first)[0]
+    torch.testing.assert_close(again, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_attacks_find_the_same_through_few_sizes(norm: str) -> None:
+    model, x, labels = linear_task(count=30)
+    call, _ = at_few_sizes(model, most=64)
+    for attack in small_budget(norm, 0.1).values():  # type: ignore[arg-type]
+        noise = KeyedNoise(seed=0, ids=torch.arange(len(x)))
+        plain, through = (attack(f, x, labels, noise=noise).x_adv for f in (model, call))
+        off = (plain - through).abs().flatten(1).amax(dim=1) > 1e-4
+        assert off.float().mean() <= 0.1
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["small-cnn", *(pytest.param(n, marks=pytest.mark.slow) for n in ("resnet18", "preact-resnet18", "wrn-10-1"))],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_one_compilation_serves_all_sizes(name: str) -> None:
+    """With gradient and without; a model that ties its batch size down would raise."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        size, channels = (8, 1) if name == "small-cnn" else (32, 3)
+        model = build_model(name, in_channels=channels, num_classes=10).eval()
+    network = folded_form(model, torch.float32)
+    call = compiled(network, "default", dynamic=True)
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for count in (4, 6):
+            x = torch.rand(count, channels, size, size).requires_grad_()
+            torch._dynamo.mark_dynamic(x, 0)
+            expected = torch.autograd.grad(model(x).sum(), x)[0]
+            torch.testing.assert_close(torch.autograd.grad(call(x).sum(), x)[0], expected, rtol=1e-3, atol=1e-4)
+    torch._dynamo.reset()
+
+
+def test_a_form_with_other_logits_is_refused() -> None:
+    logits = torch.tensor([[1.0, -2.0]])
+    check_alike(logits, logits + 0.03, torch.float32)
+    check_alike(logits, logits + 0.3, torch.bfloat16)
+    with pytest.raises(CannotFold, match=r"off by 5"):
+        check_alike(logits, logits + 0.1, torch.float32)
+    with pytest.raises(CannotFold, match="off by nan"):
+        check_alike(logits, logits * torch.nan, torch.bfloat16)
+
+
+def test_ascents_ask_the_rough_form_and_others_the_quick_one() -> None:
+    model, x, labels = linear_task(count=4)
+    with opened(model, x, labels, Threat("Linf", 0.1), None) as (subject, ready):
+        assert subject.asked_by(APGD()) is subject.call
+        both = replace(subject, rough=lambda images: model(images))
+    assert ready.precision == "float32"
+    assert both.asked_by(APGD()) is both.rough
+    assert both.asked_by(FAB()) is both.call
+    assert both.asked_by(Square()) is both.call
+
+
+def test_a_second_look_finds_what_a_blind_search_missed() -> None:
+    """A search whose network tells it nothing breaks nothing; looked at again, its survivors fall."""
+    model, x, labels = linear_task(count=40)
+    stages = [Stage(name, attack) for name, attack in small_budget("Linf", 0.2).items()]
+    with opened(model, x, labels, Threat("Linf", 0.2), None) as (subject, _):
+        blind = replace(subject, call=lambda images: model(images.detach() * 0 + x[0]))
+        standing = torch.ones(len(x), dtype=torch.bool)
+        standing[:10] = False
+        look = recheck(blind, stages, standing, count=20)
+        every = recheck(blind, stages, standing, count=1000)
+    assert look.examples == 20
+    assert every.examples == 30
+    assert every.broken >= look.broken >= 15
+    assert bool(standing[10:].all())
+    assert look.line().startswith(f"{look.broken} of 20 survivors")
+
+
+def test_an_ensemble_says_what_it_computed_in_and_what_a_second_look_found() -> None:
+    model, x, labels = linear_task(count=12)
+    said: list[str] = []
+    asked = EvaluationSettings(eps=0.02, recheck=5)
+    result = evaluate(model, x, labels, attacks=["nat", "aa"], settings=asked, log=said.append)
+    assert result["aa"]["search_precision"] == "float32"
+    assert result["aa"]["recheck"]["broken"] == 0
+    assert 0 < result["aa"]["recheck"]["examples"] <= 5
+    assert any("second look in float32" in line for line in said)
+    assert "recheck" not in evaluate(model, x, labels, attacks=["aa"], settings=replace(asked, recheck=None))["aa"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_captured_network_gives_the_models_logits_and_gradients(dtype: torch.dtype) -> None:
+    model = build_model("resnet18", in_channels=3, num_classes=10).eval().cuda()
+    x = torch.rand(300, 3, 32, 32, device="cuda")
+    call = captured_form(model, x, 256, dtype)
+    for count in (1, 70, 256, 300):
+        points = [x[:count].clone().requires_grad_() for _ in range(2)]
+        logits = [f(point) for f, point in zip((model, call), points, strict=True)]
+        check_alike(logits[0].detach(), logits[1].detach(), dtype)
+        slopes = [torch.autograd.grad(z.logsumexp(1).sum(), p)[0] for z, p in zip(logits, points, strict=True)]
+        alike = torch.nn.functional.cosine_similarity(slopes[0].flatten(1), slopes[1].flatten(1))
+        assert float(alike.min()) > 0.9
