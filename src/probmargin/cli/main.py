@@ -4,7 +4,8 @@ import os
 import sys
 from typing import Any
 
-from probmargin.cli import judge as judge, study as study, train as train  # each adds its commands to the application
+# Each of these adds its commands to the application.
+from probmargin.cli import judge as judge, report as report, study as study, train as train
 from probmargin.cli.app import app, fail
 from probmargin.core.errors import UsageError
 

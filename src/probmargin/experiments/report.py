@@ -1,0 +1,167 @@
+"""A page about runs: reads their folders, makes the pictures, draws."""
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from probmargin.core.errors import UsageError
+from probmargin.data.dataset import DataSet
+from probmargin.data.loader import load
+from probmargin.engine.files import written_aside
+from probmargin.experiments.catalogue import find
+from probmargin.experiments.gallery import Choice, make_gallery, training_labels, training_pictures
+from probmargin.experiments.grid import full_recipe
+from probmargin.experiments.published import doubts, published, source
+from probmargin.reporting.cells import differing
+from probmargin.reporting.dynamics import History, Labels
+from probmargin.reporting.folder import Folder, read_folder
+from probmargin.reporting.page import render
+from probmargin.reporting.page.data import Gallery, Picture, Published, RunReport
+from probmargin.reporting.page.spreads import describe, load_history
+from probmargin.runs.run import Run
+
+IMAGES = 8
+"""Attacked test images that are shown of a run."""
+MOST_DIFFERENCES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportRequest:
+    """A page as asked for."""
+
+    runs: tuple[Path, ...]
+    out: Path = Path("report.html")
+    data_dir: Path | None = None
+    device: str | None = None
+    images: int = IMAGES
+    """Attacked test images of each run; 0 for a page without pictures."""
+
+    @property
+    def command(self) -> str:
+        """What makes the same page again."""
+        words = ["probmargin", "report", *map(str, self.runs), "-o", str(self.out)]
+        words += ["--data-dir", str(self.data_dir)] if self.data_dir else []
+        return shlex.join([*words, *(["--images", str(self.images)] if self.images != IMAGES else [])])
+
+
+def write_report(request: ReportRequest, say: Callable[[str], None]) -> Path:
+    """Write the page, whole or not at all."""
+    if not request.runs:
+        raise UsageError("name at least one run's folder")
+    if request.images < 0:
+        raise UsageError(f"--images must be 0 or more, not {request.images}")
+    reports = gather(request, say)
+    text = render(reports, made=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}", command=request.command)
+    with written_aside(request.out) as aside:
+        aside.write_text(text, encoding="utf-8")
+    say(f"report on {len(reports)} {'run' if len(reports) == 1 else 'runs'}: {request.out} ({len(text) / 1e6:.2f} MB)")
+    return request.out
+
+
+def gather(request: ReportRequest, say: Callable[[str], None]) -> list[RunReport]:
+    """Everything the page shows; data that several runs share is loaded once."""
+    folders = [read_folder(path) for path in dict.fromkeys(request.runs)]
+    names = Counter(folder.name for folder in folders)
+    loaded: dict[str, DataSet | str] = {}
+    reports: list[RunReport] = []
+    for folder in folders:
+        label = folder.name if names[folder.name] == 1 else str(folder.path)
+        data = _data(folder, request, loaded)
+        report = _report(folder, label, data, request, _chosen(reports, folder))
+        if report.gallery.reason:
+            say(f"{label}: no pictures: {report.gallery.reason}")
+        reports.append(report)
+    return reports
+
+
+def _chosen(reports: Sequence[RunReport], folder: Folder) -> tuple[int, ...]:
+    """The test images that an earlier run on the same data shows, so that galleries lie side by side."""
+    for report in reports:
+        if report.folder.record.get("data_fingerprint") == folder.record.get("data_fingerprint"):
+            return tuple(sample.place for sample in report.gallery.samples)
+    return ()
+
+
+def _data(folder: Folder, request: ReportRequest, loaded: dict[str, DataSet | str]) -> DataSet | str:
+    """The run's own data, or why it is not at hand."""
+    name = str(folder.record.get("data", ""))
+    if name not in loaded:
+        try:
+            loaded[name] = load(name, request.data_dir)
+        except (UsageError, OSError) as error:
+            loaded[name] = str(error)
+    data = loaded[name]
+    if isinstance(data, str):
+        return data
+    wanted = folder.record.get("data_fingerprint")
+    return data if wanted in (None, data.fingerprint) else f"{name} is not the data the run was trained on"
+
+
+def _report(
+    folder: Folder, label: str, data: DataSet | str, request: ReportRequest, places: tuple[int, ...]
+) -> RunReport:
+    history = load_history(folder.dynamics_path)
+    known = None if isinstance(data, str) or history is None else _labels(folder, data, history)
+    burn_in = int(folder.recipe.get("burn_in_epochs") or 0)
+    dynamics = None if history is None else describe(history, known, burn_in)
+    pictures: dict[int, Picture] = {}
+    if request.images and dynamics is not None and not isinstance(data, str):
+        pictures = training_pictures(data, dynamics.shown())
+    return RunReport(
+        folder=folder,
+        label=label,
+        classes=() if isinstance(data, str) else data.classes,
+        gallery=_gallery(folder, data, request, places),
+        published=find_published(folder),
+        dynamics=dynamics,
+        pictures=pictures,
+    )
+
+
+def _labels(folder: Folder, data: DataSet, history: History) -> Labels | None:
+    known = training_labels(folder.path / "label_noise.npz", data)
+    if not all(place in known for place in history.index.tolist()):
+        return None
+    labels, wrong = zip(*(known[place] for place in history.index.tolist()), strict=True)
+    is_wrong = np.array(wrong) if (folder.path / "label_noise.npz").exists() else None
+    return Labels(np.array(labels), data.classes, is_wrong)
+
+
+def _gallery(folder: Folder, data: DataSet | str, request: ReportRequest, places: tuple[int, ...]) -> Gallery:
+    again = shlex.join(["probmargin", "report", *map(str, request.runs), "-o", str(request.out)])
+    if isinstance(data, str):
+        needs_folder = "--data-dir" in data and request.data_dir is None
+        return Gallery(reason=data, command=f"{again} --data-dir DIR" if needs_folder else "")
+    if request.images == 0:
+        return Gallery(reason="none were asked for", command=again)
+    ball = {key: value for key, value in (folder.evaluation or {}).items() if key in ("norm", "eps")}
+    return make_gallery(Run(folder.path), data, ball, Choice(request.images, places), request.device)
+
+
+def find_published(folder: Folder) -> Published | None:
+    """What the paper prints for the run's method, data and model: first of the same recipe, else the nearest."""
+    record, recipe = folder.record, folder.recipe
+    found: list[tuple[int, Published]] = []
+    for experiment in find(None):
+        if (experiment.data, experiment.model) != (record.get("data"), record.get("model")):
+            continue
+        attacks = {column.title: column.attack for column in experiment.columns}
+        for row in experiment.rows:
+            if row.published and (row.method, row.preset) == (recipe.get("method"), recipe.get("preset")):
+                apart = list(differing(recipe, full_recipe(experiment, row).plain()))
+                found.append((len(apart), _row(row.published, attacks, apart)))
+    # Among equals the first: the tables come in the paper's order.
+    return min(found, key=lambda entry: entry[0])[1] if found else None
+
+
+def _row(place: str, attacks: dict[str, str], apart: Sequence[str]) -> Published:
+    numbers = {attacks[column]: pair for column, pair in published(place).items() if column in attacks}
+    speaks = tuple(f"Its {column}: {text}" for column, text in doubts(place).items())
+    more = len(apart) - MOST_DIFFERENCES
+    told = tuple(apart[:MOST_DIFFERENCES]) + ((f"and {more} more",) if more > 0 else ())
+    return Published(place=place, numbers=numbers, source=source(), doubts=speaks, differences=told)

@@ -1,0 +1,115 @@
+"""A run's folder as plain data, read without torch; a part that is not there is None or empty."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from probmargin.core.errors import UsageError
+from probmargin.engine.files import read_json_lines
+
+Plain = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folder:
+    """What a run has written so far."""
+
+    path: Path
+    record: Plain
+    recipe: Plain
+    metrics: list[Plain]
+    evaluation: Plain | None = None
+    audit: Plain | None = None
+    damaged: tuple[str, ...] = field(default=())
+    """Files that are there and cannot be read."""
+
+    @property
+    def name(self) -> str:
+        """What the run calls itself."""
+        return str(self.record.get("id") or self.path.name)
+
+    @property
+    def epochs(self) -> int:
+        """How many the recipe asks for."""
+        return int(self.recipe.get("epochs", 0))
+
+    @property
+    def trained(self) -> int:
+        """How many are behind it."""
+        return int(self.metrics[-1]["epoch"]) + 1 if self.metrics else 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Is all of it trained? Only a run that ended by itself knows its time; patience may end it early."""
+        return "train_seconds" in self.record or 0 < self.epochs <= self.trained
+
+    @property
+    def metrics_path(self) -> Path:
+        """A line an epoch."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def dynamics_path(self) -> Path:
+        """What each example did in each epoch, where the run was asked to keep it."""
+        return self.path / "dynamics.npz"
+
+
+def read_folder(path: Path | str) -> Folder:
+    """Read what there is of a run; only a folder that holds no run at all is refused."""
+    place = Path(path)
+    if not place.is_dir():
+        raise UsageError(f"there is no run at {path}")
+    damaged: list[str] = []
+    record = _read(place / "record.json", damaged)
+    recipe = _read(place / "recipe.json", damaged) or (record or {}).get("recipe")
+    if record is None or not isinstance(recipe, dict):
+        broken = f"; cannot be read: {', '.join(damaged)}" if damaged else ""
+        raise UsageError(f"{path} is not a run's folder: it has no recipe.json and record.json{broken}")
+    return Folder(
+        path=place,
+        record=record,
+        recipe=recipe,
+        metrics=[row for row in read_json_lines(place / "metrics.jsonl") if isinstance(row, dict) and "epoch" in row],
+        evaluation=_read(place / "evaluation.json", damaged) or record.get("evaluation"),
+        audit=_read(place / "audit.json", damaged),
+        damaged=tuple(damaged),
+    )
+
+
+def _read(path: Path, damaged: list[str]) -> Plain | None:
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if isinstance(found, dict):
+        return found
+    damaged.append(path.name)
+    return None
+
+
+def series(metrics: list[Plain], name: str, part: str | None = None) -> tuple[list[int], list[float]]:
+    """Epochs (from 1) and values of a quantity, of a group's part where one is named; what is missing is left out.
+
+    >>> series([{"epoch": 0, "loss": 2.0}, {"epoch": 1, "loss": None}], "loss")
+    ([1], [2.0])
+    """
+    epochs, values = [], []
+    for row in metrics:
+        value = row.get(name) if part is None else (row.get(name) or {}).get(part)
+        if isinstance(value, int | float) and math.isfinite(value):
+            epochs.append(int(row["epoch"]) + 1)
+            values.append(float(value))
+    return epochs, values
+
+
+def parts(metrics: list[Plain], name: str) -> list[str]:
+    """The parts of a group that any epoch has, in the order they first come.
+
+    >>> parts([{"epoch": 0}, {"epoch": 1, "monitors": {"cw": 0.5}}], "monitors")
+    ['cw']
+    """
+    return list(dict.fromkeys(key for row in metrics for key in (row.get(name) or {})))

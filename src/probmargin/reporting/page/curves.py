@@ -1,0 +1,207 @@
+"""What is drawn over epochs, as the plain data the page's script reads."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from probmargin.reporting.dynamics import SAFE_ABOVE
+from probmargin.reporting.folder import Plain, parts, series
+from probmargin.reporting.page.data import RunReport
+from probmargin.reporting.page.spreads import LEVELS, Spread, chosen_epochs
+from probmargin.reporting.page.words import attack_name
+
+MOST_POINTS = 400
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A curve of a chart: its name, and where an epoch's line has it."""
+
+    title: str
+    name: str
+    part: str | None = None
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart: what is on it and what it is for."""
+
+    id: str
+    title: str
+    note: str
+    quantities: Callable[[list[Plain]], list[Quantity]]
+    format: str = "number"
+    """number or percent."""
+    is_log: bool = False
+
+
+def _fixed(*quantities: Quantity) -> Callable[[list[Plain]], list[Quantity]]:
+    return lambda _: list(quantities)
+
+
+def _monitors(metrics: list[Plain]) -> list[Quantity]:
+    return [Quantity(attack_name(name), "monitors", name) for name in parts(metrics, "monitors")]
+
+
+NATURAL, ROBUST = "natural_accuracy", "robust_accuracy"
+
+CHARTS = (
+    Chart("loss", "Loss", "Of the training batches.", _fixed(Quantity("loss", "loss"))),
+    Chart(
+        "accuracy",
+        "Accuracy while training",
+        "Of the training batches: on clean images and on attacked ones.",
+        _fixed(Quantity("clean", NATURAL), Quantity("attacked", ROBUST)),
+        "percent",
+    ),
+    Chart(
+        "validation",
+        "Held-out accuracy",
+        "On training images held out to choose the best state.",
+        _fixed(Quantity("clean", "validation", NATURAL), Quantity("attacked", "validation", ROBUST)),
+        "percent",
+    ),
+    Chart(
+        "monitors",
+        "Test monitors",
+        "On test images, for curves alone: nothing is chosen by them.",
+        _monitors,
+        "percent",
+    ),
+    Chart(
+        "sample-size",
+        "Effective sample size",
+        "How many equally weighted images the weights are worth.",
+        _fixed(Quantity("effective sample size", "effective_sample_size")),
+    ),
+    Chart(
+        "weight-mean",
+        "Mean weight",
+        "1 where weights are brought to a mean of one.",
+        _fixed(Quantity("mean weight", "weight_mean")),
+    ),
+    Chart("lr", "Learning rate", "On a logarithmic scale.", _fixed(Quantity("learning rate", "lr")), is_log=True),
+)
+
+
+def charts(reports: Sequence[RunReport]) -> list[dict[str, Any]]:
+    """All charts that any run has points for."""
+    found = [_chart(chart, reports) for chart in CHARTS]
+    return [chart for chart in found if chart["series"]]
+
+
+def _chart(chart: Chart, reports: Sequence[RunReport]) -> dict[str, Any]:
+    lines = []
+    single = all(len(chart.quantities(report.folder.metrics)) < 2 for report in reports)
+    for place, report in enumerate(reports):
+        metrics = report.folder.metrics
+        for order, quantity in enumerate(chart.quantities(metrics)):
+            epochs, values = series(metrics, quantity.name, quantity.part)
+            if not values:
+                continue
+            rows = chosen_epochs(len(values), MOST_POINTS)
+            lines.append(
+                {
+                    **_look(report.label, quantity.title, place, order, len(reports), single),
+                    "x": [epochs[row] for row in rows],
+                    "y": [float(f"{values[row]:.5g}") for row in rows],
+                }
+            )
+    return {
+        "id": chart.id,
+        "title": chart.title,
+        "note": chart.note,
+        "format": chart.format,
+        "log": chart.is_log,
+        "series": lines,
+        "marks": _marks(reports),
+        "alt": _alt(chart.title, chart.format, lines),
+    }
+
+
+def _look(label: str, title: str, place: int, order: int, runs: int, single: bool) -> dict[str, Any]:
+    """Name, colour and dashes: colours tell runs apart, dashes quantities; lines that may coincide differ in both."""
+    if runs == 1:
+        return {"name": title, "color": order, "dash": order}
+    return {"name": label if single else f"{label}: {title}", "color": place, "dash": place if single else order}
+
+
+def _alt(title: str, kind: str, lines: list[dict[str, Any]]) -> str:
+    """A chart in words: where each line begins and ends."""
+
+    def shown(value: float) -> str:
+        return f"{100 * value:.1f}%" if kind == "percent" else f"{value:.4g}"
+
+    told = [
+        f"{line['name']} goes from {shown(line['y'][0])} in epoch {line['x'][0]} "
+        f"to {shown(line['y'][-1])} in epoch {line['x'][-1]}"
+        for line in lines
+    ]
+    return f"{title} over epochs: {'; '.join(told)}."
+
+
+def _marks(reports: Sequence[RunReport]) -> list[dict[str, Any]]:
+    """Ends of burn-in and drops of the learning rate, where all runs agree on them."""
+    each = [_marks_of(report.folder.recipe, report.folder.trained) for report in reports]
+    shared = [mark for mark in each[0] if all(mark in other for other in each)]
+    texts: dict[int, list[str]] = {}
+    for epoch, text in shared:
+        texts.setdefault(epoch, []).append(text)
+    # A rate that drops after epoch 9 is lower in epoch 10: the mark stands between.
+    return [{"x": epoch + 0.5, "text": ", ".join(words)} for epoch, words in sorted(texts.items())]
+
+
+def _marks_of(recipe: Plain, trained: int) -> list[tuple[int, str]]:
+    found = [(int(epoch), "rate drops") for epoch in recipe.get("lr_milestones") or []]
+    weighted = (recipe.get("weight") or {}).get("name", "uniform") != "uniform"
+    burn_in = int(recipe.get("burn_in_epochs") or 0)
+    if weighted and burn_in:
+        found.insert(0, (burn_in, "weights begin"))
+    return [mark for mark in found if 0 < mark[0] < trained]
+
+
+def fan(spread: Spread, title: str, label: str) -> dict[str, Any]:
+    """Quantiles over epochs, and the histogram of each epoch."""
+    low, lower, middle, upper, high = spread.quantiles
+    ends = f"from {middle[0]:.2f} in epoch {spread.epochs[0]} to {middle[-1]:.2f} in epoch {spread.epochs[-1]}"
+    share = f"{LEVELS[0]:.0%} to {LEVELS[-1]:.0%}"
+    return {
+        "title": f"{title} over epochs",
+        "note": "Median of all training images, and the ranges of the middle 50% and 90%.",
+        "format": "number",
+        "log": False,
+        "series": [{"name": "median", "color": 0, "dash": 0, "x": spread.epochs, "y": middle}],
+        "bands": [
+            {"name": "middle 90%", "x": spread.epochs, "low": low, "high": high},
+            {"name": "middle 50%", "x": spread.epochs, "low": lower, "high": upper},
+        ],
+        "marks": [],
+        "histogram": {"title": title, "epochs": spread.epochs, "edges": spread.edges, "counts": spread.counts},
+        "alt": f"{title} of the training images of {label} over epochs: the median goes {ends}; "
+        f"at the end quantiles {share} reach from {low[-1]:.2f} to {high[-1]:.2f}.",
+    }
+
+
+def areas(by_epoch: dict[str, Any], label: str) -> dict[str, Any]:
+    """Shares of safe, boundary and wrong images over epochs."""
+    rows = chosen_epochs(len(by_epoch["epoch"]))
+    lines = [
+        {
+            "name": name,
+            "color": order,
+            "dash": order,
+            "x": [by_epoch["epoch"][row] + 1 for row in rows],
+            "y": [round(by_epoch[name][row], 4) for row in rows],
+        }
+        for order, name in enumerate(("safe", "boundary", "wrong"))
+    ]
+    title = "Safe, boundary and wrong images"
+    return {
+        "title": title,
+        "note": f"Safe: margin above {SAFE_ABOVE:g}; wrong: 0 or less; boundary: between.",
+        "format": "percent",
+        "log": False,
+        "series": lines,
+        "marks": [],
+        "alt": f"{label}: {_alt(title, 'percent', lines)}",
+    }

@@ -1,0 +1,135 @@
+"""The page: views of each run put into templates, with style and script inside and nothing outside."""
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from probmargin._version import __version__
+from probmargin.reporting.page import audits, classes, curves, missing, recipe, results, summary, words
+from probmargin.reporting.page.data import RunReport
+
+SECTIONS = (
+    ("summary", "Summary"),
+    ("results", "Results"),
+    ("comparison", "Comparison"),
+    ("gap", "PGD and AutoAttack"),
+    ("audit", "Audit"),
+    ("curves", "Curves"),
+    ("classes", "Classes"),
+    ("confusion", "Confusion"),
+    ("gallery", "Gallery"),
+    ("weights", "Weights and margins"),
+    ("examples", "Examples"),
+    ("recipe", "Recipe"),
+    ("about", "About"),
+)
+
+SCRIPTS = ("chart.js", "histogram.js", "page.js")
+
+
+def _static(*names: str) -> Markup:
+    """Our own style or script; it is not escaped, and it holds nothing a user wrote."""
+    folder = resources.files("probmargin.reporting.page") / "static"
+    return Markup("\n".join((folder / name).read_text(encoding="utf-8") for name in names))
+
+
+def _hash(text: str) -> str:
+    """What a content security policy calls a piece of inline code."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"
+
+
+def policy(style: str, script: str) -> str:
+    """Nothing is fetched; only this style and this script count."""
+    parts = {
+        "default-src": "'none'",
+        "img-src": "data:",
+        "style-src": _hash(style),
+        "script-src": _hash(script),
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in parts.items())
+
+
+def render(reports: Sequence[RunReport], *, title: str = "", made: str = "", command: str = "") -> str:
+    """The page about these runs; `made` says when, `command` what made it."""
+    environment = Environment(
+        loader=PackageLoader("probmargin.reporting.page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style, script = _static("style.css"), _static(*SCRIPTS)
+    shown = [section for section in SECTIONS if section[0] != "comparison" or len(reports) > 1]
+    return environment.get_template("page.html").render(
+        title=title or " and ".join(report.label for report in reports),
+        policy=Markup(policy(style, script)),
+        style=style,
+        script=script,
+        sections=shown,
+        made=made,
+        command=command,
+        version=__version__,
+        words=words,
+        **view(reports),
+    )
+
+
+def view(reports: Sequence[RunReport]) -> dict[str, Any]:
+    """Everything the templates show."""
+    names = results.columns(reports)
+    charts = curves.charts(reports)
+    comparisons = [(report, results.differences(reports[0], report, names)) for report in reports[1:]]
+    figures = {chart["id"]: chart for chart in charts}
+    for place, report in enumerate(reports):
+        figures |= {f"{kind}-{place}": chart for kind, chart in _fans(report).items()}
+    published = [report for report in reports if report.published is not None]
+    return {
+        "runs": [_run(report) for report in reports],
+        "columns": [(name, words.attack_name(name)) for name in names],
+        "rows": results.result_rows(reports, names),
+        "published": published,
+        "comparisons": comparisons,
+        "verdicts": [summary.compared(reports[0], report, found) for report, found in comparisons],
+        "charts": charts,
+        "figures": figures,
+        "audit_rows": audits.audit_rows(reports),
+        "class_rows": classes.class_rows(reports),
+        "recipe_rows": recipe.recipe_rows(reports),
+        "fact_rows": recipe.fact_rows(reports),
+    }
+
+
+def _run(report: RunReport) -> dict[str, Any]:
+    found = missing.gaps(report)
+    return {
+        "report": report,
+        "label": report.label,
+        "account": summary.account(report),
+        "numbers": summary.numbers(report),
+        "gaps": found,
+        "gaps_of": {section: [gap for gap in found if gap.section == section] for section, _ in SECTIONS},
+        "confusion": classes.confusion(report),
+        "gap": results.attack_gap(report.folder.evaluation),
+        "audit": report.folder.audit,
+        "gallery": report.gallery,
+        "dynamics": report.dynamics,
+        "fans": _fans(report),
+    }
+
+
+def _fans(report: RunReport) -> dict[str, dict[str, Any]]:
+    """Charts of how margins and weights are spread."""
+    found = report.dynamics
+    if found is None:
+        return {}
+    fans = {"margin": curves.fan(found.margin, "Margin", report.label)}
+    if not found.is_uniform:
+        fans["weight"] = curves.fan(found.weight, "Weight", report.label)
+    return fans | {"areas": curves.areas(found.summary["epochs"], report.label)}

@@ -1,0 +1,180 @@
+"""Accuracies with their intervals, the paper's numbers, paired comparisons, and the gap from PGD to AutoAttack."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from probmargin.core.stats import wilson_interval
+from probmargin.reporting.cells import differing
+from probmargin.reporting.compare import compare
+from probmargin.reporting.page.data import RunReport
+from probmargin.reporting.page.missing import attacks
+from probmargin.reporting.page.words import attack_name, p_value, percent
+from probmargin.reporting.spec import ColumnSpec, Contrast
+
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number with its interval below; a dash where there is none."""
+
+    value: str = "-"
+    detail: str = ""
+    share: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """One run, or what the paper prints for it."""
+
+    title: str
+    note: str
+    cells: list[Cell]
+    is_paper: bool = False
+
+
+def columns(reports: Sequence[RunReport]) -> list[str]:
+    """All attacks any run was judged under, the worst case last."""
+    found = [name for report in reports for name in attacks(report.folder.evaluation or {})]
+    names = list(dict.fromkeys(found))
+    several = any(len(attacks(report.folder.evaluation or {})) > 2 for report in reports)
+    return [*names, "worst_case"] if several else names
+
+
+def result_rows(reports: Sequence[RunReport], names: Sequence[str]) -> list[ResultRow]:
+    """A row a run, and the paper's row below it where there is one."""
+    rows = []
+    for report in reports:
+        evaluation = report.folder.evaluation or {}
+        where = f"{evaluation['norm']} eps {evaluation['eps']:.5g}" if "eps" in evaluation else "not judged yet"
+        rows.append(ResultRow(report.label, where, [_cell(evaluation.get(name)) for name in names]))
+        if report.published is not None:
+            printed = [_printed(report.published.numbers.get(name)) for name in names]
+            rows.append(ResultRow("the paper", report.published.place, printed, is_paper=True))
+    return rows
+
+
+def _cell(entry: Any) -> Cell:
+    if not isinstance(entry, dict) or "interval" not in entry:
+        return Cell()
+    share = float(entry["accuracy"] if "accuracy" in entry else entry.get("robust_accuracy") or 0.0)
+    low, high = entry["interval"]
+    return Cell(percent(share, 2), f"{percent(low)} to {percent(high)}", share, low, high)
+
+
+def _printed(numbers: tuple[float, float] | None) -> Cell:
+    return Cell() if numbers is None else Cell(f"{numbers[0]:.2f}%", f"± {numbers[1]:.2f} over 5 trials")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One attack on two runs, over the same images; or why they cannot be compared."""
+
+    attack: str
+    first: str = ""
+    second: str = ""
+    points: float = 0.0
+    half_width: float = 0.0
+    only_first: int = 0
+    only_second: int = 0
+    num_examples: int = 0
+    p: str = ""
+    is_clear: bool = False
+    reason: str = ""
+
+    @property
+    def words(self) -> str:
+        """What the test says."""
+        if self.reason:
+            return self.reason
+        if not self.is_clear:
+            return "no clear difference"
+        return "clearly better" if self.points > 0 else "clearly worse"
+
+
+def differences(first: RunReport, second: RunReport, names: Sequence[str]) -> list[Difference]:
+    """The second run less the first, under each attack that both have."""
+    return [found for name in names if (found := _difference(first, second, name)) is not None]
+
+
+def _difference(first: RunReport, second: RunReport, name: str) -> Difference | None:
+    evaluations = [report.folder.evaluation or {} for report in (first, second)]
+    entries = [evaluation.get(name) for evaluation in evaluations]
+    if any(not isinstance(entry, dict) or not entry.get("correct") for entry in entries):
+        return None
+    title = attack_name(name)
+    ours, theirs = (_measured(report, name) for report in (second, first))
+    for line in differing(ours, theirs):
+        return Difference(attack=title, reason=f"cannot be compared: {line}")
+    column = ColumnSpec(title=title, attack=name, protocol="", norm="", eps=0.0)
+    texts = {"first": {0: str(entries[0]["correct"])}, "second": {0: str(entries[1]["correct"])}}  # type: ignore[index]
+    found = compare(Contrast(title, ("second",), ("first",)), column, texts)
+    assert found is not None
+    pair, count = found.pairs[0], found.num_examples
+    shares = [texts[side][0][:count].count("1") / count for side in ("first", "second")]
+    return Difference(
+        attack=title,
+        first=percent(shares[0], 2),
+        second=percent(shares[1], 2),
+        points=found.difference,
+        half_width=found.half_width,
+        only_first=pair.only_minus,
+        only_second=pair.only_plus,
+        num_examples=count,
+        p=p_value(pair.p),
+        is_clear=pair.p < ALPHA,
+    )
+
+
+def _measured(report: RunReport, name: str) -> dict[str, Any]:
+    """What two numbers must agree in to be compared."""
+    evaluation = report.folder.evaluation or {}
+    entry = evaluation.get(name) or {}
+    facts = {key: evaluation.get(key) for key in ("norm", "eps", "seed")} if name != "nat" else {}
+    fingerprint = report.folder.record.get("data_fingerprint")
+    return {**facts, "data_fingerprint": fingerprint, "attack": entry.get("attack"), "attacks": entry.get("attacks")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackGap:
+    """How much PGD overstates: images that withstand it and fall to AutoAttack."""
+
+    pgd: str
+    pgd_share: float
+    aa_share: float
+    fallen: int
+    standing: int
+    num_examples: int
+    interval: tuple[float, float]
+
+    @property
+    def points(self) -> float:
+        """Robust accuracy under PGD less that under AutoAttack, in points."""
+        return 100 * (self.pgd_share - self.aa_share)
+
+
+def attack_gap(evaluation: dict[str, Any] | None) -> AttackGap | None:
+    """The gap over the images both looked at; None without AutoAttack or without PGD."""
+    evaluation = evaluation or {}
+    pgds = [name for name in attacks(evaluation) if name.startswith("pgd")]
+    aa = evaluation.get("aa")
+    if aa is None or not pgds or not aa.get("correct"):
+        return None
+    # The longest run of steps is the strongest of them.
+    name = max(pgds, key=lambda pgd: int("".join(filter(str.isdigit, pgd.partition("x")[0])) or 20))
+    count = min(len(aa["correct"]), len(evaluation[name]["correct"]))
+    ours, theirs = evaluation[name]["correct"][:count], aa["correct"][:count]
+    standing = ours.count("1")
+    fallen = sum(pair == ("1", "0") for pair in zip(ours, theirs, strict=True))
+    return AttackGap(
+        pgd=attack_name(name),
+        pgd_share=standing / count,
+        aa_share=theirs.count("1") / count,
+        fallen=fallen,
+        standing=standing,
+        num_examples=count,
+        interval=wilson_interval(fallen, standing),
+    )

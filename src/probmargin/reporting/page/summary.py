@@ -1,0 +1,144 @@
+"""A run in sentences that need no background, and its few most important numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from probmargin.reporting.folder import Folder
+from probmargin.reporting.page.data import RunReport
+from probmargin.reporting.page.missing import attacks
+from probmargin.reporting.page.results import Difference
+from probmargin.reporting.page.words import attack_name, count_of, duration, joined, percent, radius
+
+
+@dataclass(frozen=True)
+class Number:
+    """A headline number."""
+
+    title: str
+    value: str
+    detail: str
+    share: float | None = None
+    interval: tuple[float, float] | None = None
+    tone: str = "plain"
+    """plain, good or bad: of the value."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """A run in words: what was trained, what it is worth, what the numbers mean, what speaks against them."""
+
+    training: str
+    worth: str
+    remarks: tuple[str, ...]
+
+
+def account(report: RunReport) -> Account:
+    """Say what there is to say about a run."""
+    folder = report.folder
+    if folder.evaluation is None:
+        worth = "It has not been judged on test images yet, so nothing can be said about its accuracy."
+        return Account(_training(folder), worth, tuple(_doubts(folder)))
+    remarks = (*_meaning(folder.evaluation), *_doubts(folder))
+    return Account(_training(folder), " ".join(_judged(folder.evaluation)), remarks)
+
+
+def _training(folder: Folder) -> str:
+    recipe, record = folder.recipe, folder.record
+    what = f"{record.get('model', 'A model')} trained on {record.get('data', 'its data')} with {recipe.get('method')}"
+    if folder.is_finished:
+        took = f" in {duration(record['train_seconds'])}" if "train_seconds" in record else ""
+        return f"{what} for {folder.trained} epochs{took}."
+    return f"{what}: not finished, {folder.trained} of {folder.epochs} epochs are done."
+
+
+def _right(entry: dict[str, Any]) -> tuple[int, int]:
+    text = str(entry.get("correct", ""))
+    total = len(text) or int(entry.get("num_examples", 0))
+    share = entry.get("accuracy", entry.get("robust_accuracy", 0.0))
+    return (text.count("1") if text else round(share * total)), total
+
+
+def _judged(evaluation: dict[str, Any]) -> list[str]:
+    found = []
+    nat, worst = evaluation.get("nat"), evaluation.get("worst_case")
+    if nat is not None:
+        right, total = _right(nat)
+        found.append(f"Of {total:,} test images, {count_of(right, total)} are classified correctly.")
+    if worst is not None:
+        right, total = _right(worst)
+        tried = joined([attack_name(name) for name in worst["attacks"]])
+        among = "" if nat is not None and _right(nat)[1] == total else f"Of the {total:,} images every attack saw, "
+        which = f"the worst of {tried}" if len(worst["attacks"]) > 1 else tried
+        low, high = worst["interval"]
+        text = f"{count_of(right, total)} still are after the strongest attack tried ({which}; {_ball(evaluation)})"
+        found.append(f"{among}{text}, 95% interval {percent(low)} to {percent(high)}.")
+    return found
+
+
+def _ball(evaluation: dict[str, Any]) -> str:
+    return f"{evaluation.get('norm', 'Linf')} eps {radius(float(evaluation.get('eps', 0.0)))}"
+
+
+def _meaning(evaluation: dict[str, Any]) -> list[str]:
+    if evaluation.get("norm") != "Linf" or "worst_case" not in evaluation:
+        return []
+    change = percent(float(evaluation["eps"]))
+    return [f"Such an attack may change every pixel by up to {change} of the range from black to white."]
+
+
+def _doubts(folder: Folder) -> list[str]:
+    found = []
+    audit, evaluation = folder.audit, folder.evaluation
+    if audit is not None and audit.get("verdict") == "warn":
+        names = [str(check["name"]) for check in audit["checks"] if check["verdict"] == "warn"]
+        found.append(f"The audit warns ({joined(names)}): part of this robustness may not be real.")
+    elif audit is not None:
+        found.append("The audit found no sign that this robustness is only apparent.")
+    if evaluation is not None and "aa" not in attacks(evaluation):
+        found.append("AutoAttack, the usual yardstick, has not been run: true robustness may be lower.")
+    return found
+
+
+def compared(first: RunReport, second: RunReport, found: Sequence[Difference]) -> str:
+    """Two runs in one sentence, by the hardest thing both were put to."""
+    measured = [difference for difference in found if not difference.reason]
+    if not measured:
+        return f"{second.label} and {first.label} were not judged in the same way, so they cannot be compared yet."
+    last = measured[-1]
+    if last.points == 0:
+        return f"{second.label} and {first.label} hold equally many images ({last.attack})."
+    how = f"{abs(last.points):.1f} points {'more' if last.points > 0 else 'fewer'}"
+    chance = "more than chance explains" if last.is_clear else "which may be chance"
+    return f"{second.label} gets {how} right than {first.label} ({last.attack}): {chance} (p {last.p})."
+
+
+def numbers(report: RunReport) -> list[Number]:
+    """The headline numbers, each with where it comes from."""
+    folder = report.folder
+    evaluation = folder.evaluation or {}
+    return [
+        _accuracy("Clean images", evaluation.get("nat"), "accuracy"),
+        _accuracy("Strongest attack", evaluation.get("worst_case"), "robust_accuracy"),
+        _accuracy("AutoAttack", evaluation.get("aa"), "robust_accuracy"),
+        _audit(folder),
+    ]
+
+
+def _accuracy(title: str, entry: dict[str, Any] | None, key: str) -> Number:
+    if entry is None or key not in entry:
+        return Number(title, "-", "not run yet")
+    low, high = entry["interval"]
+    right, total = _right(entry)
+    detail = f"{right:,} of {total:,}; 95% interval {percent(low)} to {percent(high)}"
+    return Number(title, percent(entry[key]), detail, float(entry[key]), (low, high))
+
+
+def _audit(folder: Folder) -> Number:
+    if folder.audit is None:
+        return Number("Audit", "-", "not run yet")
+    checks = [check["verdict"] for check in folder.audit["checks"]]
+    passed, ran = checks.count("pass"), len(checks) - checks.count("not run")
+    is_good = folder.audit.get("verdict") == "pass"
+    detail = f"{passed} of {ran} checks pass"
+    return Number("Audit", "passes" if is_good else "warns", detail, tone="good" if is_good else "bad")
