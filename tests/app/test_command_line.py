@@ -66,8 +66,9 @@ def test_help_is_quick() -> None:
 
 OPTIONS = {
     "train": "--out --method --data --data-dir --download --image-size --model --preset --epochs --batch-size --seed "
-    "--set --recipe --device --precision --compile --resume --normalize --checkpoint --fork --keep-epochs --validation "
-    "--validation-every --early-stopping --monitor --monitor-every --dynamics --label-noise --sync-bn --dry-run --help",
+    "--set --recipe --device --precision --compile --resume --normalize --checkpoint --new-head --fork --keep-epochs "
+    "--validation --validation-every --early-stopping --monitor --monitor-every --dynamics --label-noise --sync-bn "
+    "--placement --dry-run --help",
     "evaluate": "--attacks --model --checkpoint --data --data-dir --num-examples --norm --eps --protocol --seed "
     "--device --batch-size --shard --save-adversarial --out --fresh --help",
     "merge": "--help",
@@ -149,6 +150,16 @@ def test_a_recipe_file_repeats_a_run(program: Program) -> None:
     assert result.code == 0
     weights = [open_run(path).model.state_dict()["head.1.weight"] for path in ("a", "b")]
     assert torch.equal(weights[0], weights[1])
+
+
+def test_dry_run_minds_the_precision_and_compilation_asked_for(program: Program) -> None:
+    common = ("train", "--data", "digits", "--model", "small-cnn", "--out", "run", "--device", "cpu", "--dry-run")
+    result = program(*common, "--precision", "bf16")
+    assert result.code == 0, result.err
+    assert "float32" in result.out.splitlines()[-2]
+    result = program(*common, "--compile", "sometimes")
+    assert result.code == 2
+    assert "--compile" in result.err
 
 
 def test_dry_run_prints_the_recipe_and_touches_nothing(program: Program, tmp_path: Path) -> None:

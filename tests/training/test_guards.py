@@ -31,8 +31,8 @@ class Spoil:
         original = Stepper.__call__
         spoil = self
 
-        def call(stepper: Stepper, now: Any, epoch: int, lr: float, positions: Any, draws: Any) -> None:
-            original(stepper, now, epoch, lr, positions, draws)
+        def call(stepper: Stepper, now: Any, epoch: int, lr: float, *batch: Any) -> None:
+            original(stepper, now, epoch, lr, *batch)
             if epoch >= spoil.epoch:
                 with torch.no_grad():
                     spoil.what(stepper)
@@ -85,8 +85,8 @@ def test_a_bad_weight_after_the_last_step_of_an_epoch_is_seen_before_it_is_saved
     original = Stepper.__call__
     steps: list[int] = []
 
-    def call(stepper: Stepper, now: Any, epoch: int, lr: float, positions: Any, draws: Any) -> None:
-        original(stepper, now, epoch, lr, positions, draws)
+    def call(stepper: Stepper, now: Any, epoch: int, lr: float, *batch: Any) -> None:
+        original(stepper, now, epoch, lr, *batch)
         steps.append(epoch)
         if len(steps) == 8:
             with torch.no_grad():

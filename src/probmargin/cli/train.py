@@ -8,8 +8,8 @@ import typer
 from probmargin.cli.app import DataDirOption, DataOption, app, is_first_process, show
 
 if TYPE_CHECKING:
-    from probmargin.data.dataset import DataSet
     from probmargin.methods.method import Method
+    from probmargin.methods.resolve import DataScale
 
 
 @app.command()
@@ -24,7 +24,7 @@ def train(
     preset: Annotated[str, typer.Option("--preset", help="paper, official or official-2021")] = "paper",
     epochs: Annotated[int | None, typer.Option("--epochs", help="scales the schedule to this length")] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="over all processes")] = None,
-    seed: Annotated[int, typer.Option("--seed")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="of weights, order and noise")] = 1,
     settings: Annotated[list[str] | None, typer.Option("--set", help="PATH=VALUE, such as attack.eps=8/255")] = None,
     recipe: Annotated[Path | None, typer.Option("--recipe", help="a recipe.json, instead of --method")] = None,
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
@@ -33,6 +33,9 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
     normalize: Annotated[bool, typer.Option("--normalize", help="mean and std of the data inside the model")] = False,
     checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="weights to start from")] = None,
+    new_head: Annotated[
+        bool, typer.Option("--new-head", help="start the checkpoint's last layer afresh, for other classes")
+    ] = False,
     fork: Annotated[str | None, typer.Option("--fork", help="RUN@EPOCH: start from another run's state")] = None,
     keep_epochs: Annotated[str, typer.Option("--keep-epochs", help="keep the states after these epochs: 70,76")] = "",
     validation: Annotated[
@@ -53,22 +56,35 @@ def train(
         str | None, typer.Option("--label-noise", help="wrong training labels: symmetric:0.2")
     ] = None,
     sync_bn: Annotated[bool, typer.Option("--sync-bn", help="batch norm over all processes (CUDA)")] = False,
+    placement: Annotated[
+        str, typer.Option("--placement", help="training images on the device, host or in files; what fits")
+    ] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the resolved recipe and a forecast")] = False,
 ) -> None:
     """Train a model."""
+    import functools
+
     from probmargin.api import load_data
     from probmargin.core.records import coerce
-    from probmargin.training.dry_run import dry_run as forecast_run
+    from probmargin.methods.propose import propose
+    from probmargin.training.dry_run import Asked, dry_run as forecast_run
     from probmargin.training.progress import Reporter
     from probmargin.training.train import TrainRequest, train as run_training
 
-    def load() -> "DataSet":
-        return load_data(data, data_dir, download=download, image_size=image_size)
-
-    resolved = _resolve(method, recipe, preset, data, model, epochs, batch_size, settings)
+    reporter = Reporter(quiet=not is_first_process())
+    in_files = None if placement == "auto" else placement == "files"
+    load = functools.cache(
+        lambda: load_data(data, data_dir, download=download, image_size=image_size, in_files=in_files)
+    )
+    size: str | DataScale = data
+    if recipe is None and ":" in data and (proposal := propose(load())):
+        size, line = proposal
+        reporter.say(line)
+    resolved = _resolve(method, recipe, preset, size, model, epochs, batch_size, settings)
     if dry_run:
         _print_recipe(resolved)
-        show(forecast_run(resolved, data=data, load=load, model=model, device=device))
+        asked = Asked(model, device, precision, compile_mode)
+        show(forecast_run(resolved, asked, data=data, load=load))
         return
     request = TrainRequest(
         out=out,
@@ -80,6 +96,7 @@ def train(
         resume=resume,
         normalize=normalize,
         checkpoint=checkpoint,
+        new_head=new_head,
         fork=fork,
         keep_epochs=coerce(keep_epochs, tuple[int, ...], "--keep-epochs"),
         validation=validation,
@@ -90,8 +107,8 @@ def train(
         dynamics=dynamics,
         label_noise=label_noise,
         sync_bn=sync_bn,
+        placement=placement,
     )
-    reporter = Reporter(quiet=not is_first_process())
     run, _ = run_training(resolved, load(), request, reporter)
     reporter.say(f"trained {resolved.method} on {data}: {run.path}")
     reporter.say(f"judge it with: probmargin evaluate {run.path}")
@@ -101,7 +118,7 @@ def _resolve(
     method: str,
     recipe: Path | None,
     preset: str,
-    data: str,
+    data: "str | DataScale",
     model: str,
     epochs: int | None,
     batch_size: int | None,

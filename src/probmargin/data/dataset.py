@@ -3,7 +3,7 @@
 import hashlib
 import operator
 from collections.abc import Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -54,6 +54,24 @@ class ImageSet:
         """Return the same examples on a device."""
         return ImageSet(self.images.to(device), self.labels.to(device), self.index.to(device))
 
+    def pixels(self, positions: torch.Tensor) -> torch.Tensor:
+        """Return the images at these positions, uint8."""
+        return self.images[positions.to(self.images.device)]
+
+    def with_labels_on(self, device: torch.device | str) -> "ImageSet":
+        """Return the same examples with labels and index on a device, and the images where they are."""
+        return replace(self, labels=self.labels.to(device), index=self.index.to(device))
+
+    def sample(self) -> torch.Tensor:
+        """Return images to take statistics from, uint8: all of them."""
+        return self.images
+
+    def mark(self, digest: "hashlib._Hash") -> None:
+        """Add what identifies these examples to a digest."""
+        digest.update(repr(tuple(self.images.shape)).encode())
+        for tensor in (self.images, self.labels):
+            digest.update(tensor.cpu().contiguous().numpy().data)
+
     def floats(self, positions: torch.Tensor | None = None) -> torch.Tensor:
         """Return float32 images in [0, 1], of all examples or of these positions."""
         chosen = self.images if positions is None else self.images[positions.to(self.images.device)]
@@ -90,9 +108,7 @@ class DataSet:
         """Return 16 hex digits that change with any pixel or label: sha256 of shapes, images, and labels."""
         digest = hashlib.sha256()
         for part in (self.train, self.test):
-            digest.update(repr(tuple(part.images.shape)).encode())
-            for tensor in (part.images, part.labels):
-                digest.update(tensor.cpu().contiguous().numpy().data)
+            part.mark(digest)
         return digest.hexdigest()[:16]
 
     def mean_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -102,9 +118,10 @@ class DataSet:
         """
         levels = torch.arange(256, dtype=torch.float64) / 255
         means, deviations = [], []
+        sample = self.train.sample()
         for channel in range(self.channels):
             # 256 exact counts give exact moments without a float copy of the data set.
-            counts = torch.bincount(self.train.images[:, channel].flatten(), minlength=256).cpu().double()
+            counts = torch.bincount(sample[:, channel].flatten(), minlength=256).cpu().double()
             share = counts / counts.sum()
             mean = float((share * levels).sum())
             deviation = float((share * (levels - mean) ** 2).sum()) ** 0.5
@@ -201,7 +218,7 @@ def _read_all(dataset: Dataset[Any]) -> tuple[torch.Tensor, torch.Tensor]:
     for start in range(0, count, _CHUNK):
         images = []
         for position in range(start, min(start + _CHUNK, count)):
-            image, label = dataset[position]
+            image, label = _pair(dataset[position], position)
             images.append(_image_tensor(image, position))
             labels.append(_label_number(label, position))
         if len({(image.shape, image.dtype) for image in images}) > 1:
@@ -212,6 +229,13 @@ def _read_all(dataset: Dataset[Any]) -> tuple[torch.Tensor, torch.Tensor]:
     if len({chunk.shape[1:] for chunk in chunks}) > 1:
         raise UsageError("images differ in shape: resize them all to one size")
     return torch.cat(chunks), torch.tensor(labels)
+
+
+def _pair(example: Any, position: int) -> tuple[Any, Any]:
+    if isinstance(example, tuple | list) and len(example) == 2:
+        return example[0], example[1]
+    keys = f" with the keys {', '.join(map(repr, example))}" if isinstance(example, dict) else ""
+    raise UsageError(f"example {position} is a {type(example).__name__}{keys}: give (image, label) pairs")
 
 
 def _image_tensor(image: object, position: int) -> torch.Tensor:
@@ -230,10 +254,11 @@ def _label_number(label: Any, position: int) -> int:
         raise UsageError(f"label {position} is a {type(label).__name__}: give an integer class number") from None
 
 
-def split_validation(train: ImageSet, count: int, seed: int) -> tuple[ImageSet, ImageSet]:
+def split_validation(train: ImageSet, count: int, seed: int, *, each_class: bool = False) -> tuple[ImageSet, ImageSet]:
     """Split off exactly `count` examples, stratified by class: (rest, held out), both in the original order.
 
-    Class shares are kept as well as whole numbers allow (largest remainder); the seed alone decides who goes.
+    Class shares are kept as well as whole numbers allow (largest remainder); the seed alone decides who goes. With
+    `each_class`, no class of two or more is missing on either side, and the count may be a few more.
     """
     total = len(train)
     if not 1 <= count < total:
@@ -241,7 +266,11 @@ def split_validation(train: ImageSet, count: int, seed: int) -> tuple[ImageSet, 
     order = torch.randperm(total, generator=stream("split", seed))
     shuffled = train.labels.cpu()[order]
     held = torch.zeros(total, dtype=torch.bool)
-    for label, quota in enumerate(_quotas(torch.bincount(shuffled).tolist(), count)):
+    sizes = torch.bincount(shuffled).tolist()
+    quotas = _quotas(sizes, count)
+    if each_class:
+        quotas = [min(max(quota, 1), size - 1) if size > 1 else 0 for quota, size in zip(quotas, sizes, strict=True)]
+    for label, quota in enumerate(quotas):
         held[order[shuffled == label][:quota]] = True
     return train.take((~held).nonzero()[:, 0]), train.take(held.nonzero()[:, 0])
 

@@ -1,6 +1,7 @@
 """Images in folders, one folder for each class."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,8 @@ import torch
 from PIL import Image
 
 from probmargin.core.errors import UsageError
-from probmargin.data.dataset import DataSet, ImageSet, image_set, split_validation
+from probmargin.data.dataset import DataSet, ImageSet, split_validation
+from probmargin.data.files import FileImageSet, free_memory, unread
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 TEST_SHARE = 0.2
@@ -28,13 +30,26 @@ class _Format:
     width: int
     mode: str
 
+    @property
+    def channels(self) -> int:
+        """1 for grey images, 3 for RGB."""
+        return 1 if self.mode == "L" else 3
 
-def load_folder(path: Path, *, image_size: int | None = None, grayscale: bool | None = None) -> DataSet:
+    @property
+    def values(self) -> int:
+        """Numbers an image is made of, a byte each."""
+        return self.channels * self.height * self.width
+
+
+def load_folder(
+    path: Path, *, image_size: int | None = None, grayscale: bool | None = None, in_files: bool | None = None
+) -> DataSet:
     """Load PATH/train/CLASS/* and PATH/test/CLASS/*, or PATH/CLASS/* with 20 % of each class as the test set.
 
     Images of one common size up to 64 keep it; otherwise, or to `image_size`, all are squashed to a square
     (32 by default) by antialiased bilinear resizing. They stay grey if every one is grey, else become RGB; an
-    alpha channel is dropped. Class numbers follow the sorted folder names.
+    alpha channel is dropped. Class numbers follow the sorted folder names. With `in_files`, or where they would take
+    more than half of the free memory, training images stay in their files and are read when a batch asks for them.
     """
     path = path.expanduser()
     if not path.is_dir():
@@ -58,9 +73,11 @@ def load_folder(path: Path, *, image_size: int | None = None, grayscale: bool | 
         raise UsageError(f"{roots[0]} holds one class only ({classes[0]}): add a folder for a second class")
     files = [file for listing in listings for group in listing.values() for file in group]
     target = _choose_format(files, image_size, grayscale)
-    parts = [_read(listing, target) for listing in listings]
+    if in_files is None:
+        in_files = len(files) * target.values > free_memory() // 2
+    parts: list[ImageSet] = [_unread(listing, target) for listing in listings]
     train, test = parts if len(parts) == 2 else _split(parts[0], listings[0], path)
-    return DataSet(f"folder:{path}", train, test, classes)
+    return DataSet(f"folder:{path}", train if in_files else train.to("cpu"), test.to("cpu"), classes)
 
 
 def _list(root: Path) -> dict[str, list[Path]]:
@@ -104,13 +121,12 @@ def _choose_format(files: list[Path], image_size: int | None, grayscale: bool | 
     return _Format(height, width, "L" if grey else "RGB")
 
 
-def _read(listing: dict[str, list[Path]], target: _Format) -> ImageSet:
-    images: list[torch.Tensor] = []
-    labels: list[int] = []
-    for label, files in enumerate(listing.values()):
-        images.extend(_decode(file, target) for file in files)
-        labels.extend([label] * len(files))
-    return image_set(torch.stack(images), torch.tensor(labels))
+def _unread(listing: dict[str, list[Path]], target: _Format) -> FileImageSet:
+    files = tuple(file for group in listing.values() for file in group)
+    labels = torch.tensor([label for label, group in enumerate(listing.values()) for _ in group])
+    images = unread(len(files), (target.channels, target.height, target.width))
+    decode = partial(_decode, target=target)
+    return FileImageSet(images, labels, torch.arange(len(labels)), files=files, decode=decode)
 
 
 def _decode(file: Path, target: _Format) -> torch.Tensor:
@@ -134,4 +150,5 @@ def _split(everything: ImageSet, listing: dict[str, list[Path]], path: Path) -> 
                 f"class {name!r} in {path} has one image, so no test image can be split off: "
                 "add images, or make train/ and test/ folders"
             )
-    return split_validation(everything, max(1, round(TEST_SHARE * len(everything))), _SPLIT_SEED)
+    count = max(1, round(TEST_SHARE * len(everything)))
+    return split_validation(everything, count, _SPLIT_SEED, each_class=True)

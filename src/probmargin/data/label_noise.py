@@ -1,5 +1,7 @@
 """Wrong labels put in on purpose, for experiments on label noise."""
 
+from dataclasses import replace
+
 import torch
 
 from probmargin.core.errors import UsageError, unknown_name
@@ -26,7 +28,7 @@ def label_noise(train: ImageSet, spec: str, num_classes: int, seed: int) -> tupl
     shift[chosen] = torch.randint(1, num_classes, (len(chosen),), generator=generator)
     labels = (train.labels.cpu() + shift) % num_classes
     device = train.labels.device
-    return ImageSet(train.images, labels.to(device), train.index), (shift > 0).to(device)
+    return replace(train, labels=labels.to(device)), (shift > 0).to(device)
 
 
 def _rate(spec: str) -> float:

@@ -22,11 +22,18 @@ DESCRIPTIONS: dict[str, str] = {
 }
 
 
-def load(spec: str, data_dir: Path | None = None, *, download: bool = False, image_size: int | None = None) -> DataSet:
+def load(
+    spec: str,
+    data_dir: Path | None = None,
+    *,
+    download: bool = False,
+    image_size: int | None = None,
+    in_files: bool | None = None,
+) -> DataSet:
     """Load digits, cifar10, cifar100, svhn, folder:PATH or npz:FILE.
 
     CIFAR and SVHN are read from `data_dir`, or else from the folder that PROBMARGIN_DATA names; only with
-    `download` are they fetched into it when missing. `image_size` is for folder:PATH.
+    `download` are they fetched into it when missing. `image_size` and `in_files` are for folder:PATH.
     """
     kind, colon, place = spec.partition(":")
     if kind in ("folder", "npz"):
@@ -34,7 +41,7 @@ def load(spec: str, data_dir: Path | None = None, *, download: bool = False, ima
             example = next(known for known in DESCRIPTIONS if known.startswith(kind))
             raise UsageError(f"data set {spec!r} names no place: write {example}")
         if kind == "folder":
-            return load_folder(Path(place), image_size=image_size)
+            return load_folder(Path(place), image_size=image_size, in_files=in_files)
     elif colon or spec not in DESCRIPTIONS:
         raise unknown_name("data set", spec, DESCRIPTIONS)
     if image_size is not None:

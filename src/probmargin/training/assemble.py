@@ -26,7 +26,7 @@ class Hardware:
 
 def make_stepper(state: TrainState, train: ImageSet, method: Method, seed: int, hardware: Hardware) -> Stepper:
     """A stepper for this state and data."""
-    if train.images.is_cuda and hardware.world.size == 1 and hardware.compile != "off":
+    if train.labels.is_cuda and hardware.world.size == 1 and hardware.compile != "off":
         return fast_stepper(state, train, method, seed, precision=hardware.precision, mode=hardware.compile)
     network: Network
     if hardware.world.size > 1:

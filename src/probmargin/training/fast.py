@@ -74,32 +74,49 @@ class GraphStepper(Stepper):
 
     def prepare(self, batch_size: int) -> None:
         """Set up the tensors that a captured step reads and writes."""
-        device = self.train.images.device
+        device = self.train.labels.device
         self._plain = Network(self.state.model, self.network.precision)
         self._positions = torch.zeros(batch_size, dtype=torch.int64, device=device)
         self._draws = torch.zeros(batch_size, 3, dtype=torch.int64, device=device)
         self._epoch = torch.zeros((), dtype=torch.int64, device=device)
+        self._pixels: torch.Tensor | None = None
+        if not self.train.images.is_cuda:
+            shape = (batch_size, *self.train.images.shape[1:])
+            self._pixels = torch.zeros(shape, dtype=torch.uint8, device=device)
         self._sums: torch.Tensor | None = None
         self._graph: tuple[str, torch.cuda.CUDAGraph] | None = None
         self._is_broken = False
         self.is_fused = True
         self.state.fill_momentum()
 
-    def __call__(self, now: Method, epoch: int, lr: float, positions: torch.Tensor, draws: torch.Tensor) -> None:
+    def __call__(
+        self,
+        now: Method,
+        epoch: int,
+        lr: float,
+        positions: torch.Tensor,
+        draws: torch.Tensor,
+        pixels: torch.Tensor | None = None,
+    ) -> None:
         """Take one step at a learning rate; `now` is the recipe as it is in this epoch."""
         self._adopt_sums()
-        if self._is_broken or len(positions) != len(self._positions):
-            self._step_plainly(now, epoch, lr, positions, draws)
-            return
-        self.state.set_lr(lr)
+        graph = None
+        if len(positions) == len(self._positions) and not self._is_broken:
+            self.state.set_lr(lr)
+            self._fill(epoch, positions, draws, pixels)
+            graph = self._graph_of(now)
+        if graph is None:
+            self._step_plainly(now, epoch, lr, positions, draws, pixels)
+        else:
+            graph.replay()
+
+    def _fill(self, epoch: int, positions: torch.Tensor, draws: torch.Tensor, pixels: torch.Tensor | None) -> None:
+        """Write what the captured step reads."""
         self._positions.copy_(positions)
         self._draws.copy_(draws)
         self._epoch.fill_(epoch)
-        graph = self._graph_of(now)
-        if graph is None:
-            self._step_plainly(now, epoch, lr, positions, draws)
-        else:
-            graph.replay()
+        if self._pixels is not None and pixels is not None:
+            self._pixels.copy_(pixels)
 
     def _graph_of(self, now: Method) -> torch.cuda.CUDAGraph | None:
         """The captured step of a recipe; None, once said why, where it cannot be captured."""
@@ -117,22 +134,36 @@ class GraphStepper(Stepper):
                 return None
         return self._graph[1]
 
-    def _step_plainly(self, now: Method, epoch: int, lr: float, positions: torch.Tensor, draws: torch.Tensor) -> None:
+    def _step_plainly(
+        self,
+        now: Method,
+        epoch: int,
+        lr: float,
+        positions: torch.Tensor,
+        draws: torch.Tensor,
+        pixels: torch.Tensor | None,
+    ) -> None:
         """Another shape would have to be compiled: one batch an epoch does not pay for that."""
         fast, self.network = self.network, self._plain
         try:
-            super().__call__(now, epoch, lr, positions, draws)
+            super().__call__(now, epoch, lr, positions, draws, pixels)
         finally:
             self.network = fast
 
-    def batch(self, positions: torch.Tensor, draws: torch.Tensor, epoch: torch.Tensor | int) -> Batch:
+    def batch(
+        self,
+        positions: torch.Tensor,
+        draws: torch.Tensor,
+        epoch: torch.Tensor | int,
+        pixels: torch.Tensor | None = None,
+    ) -> Batch:
         """The images at these positions, channels last, as the convolutions want them."""
-        batch = super().batch(positions, draws, epoch)
+        batch = super().batch(positions, draws, epoch, pixels)
         return replace(batch, x=batch.x.contiguous(memory_format=torch.channels_last))
 
     def _work(self, now: Method) -> None:
         with fused() if self.is_fused else nullcontext():
-            self.step(now, self.batch(self._positions, self._draws, self._epoch))
+            self.step(now, self.batch(self._positions, self._draws, self._epoch, self._pixels))
 
     def _adopt_sums(self) -> None:
         """Add up in one tensor for all epochs, since a graph knows tensors by their place in memory."""

@@ -20,6 +20,7 @@ from probmargin.runs.run import Run
 from probmargin.training.assemble import Hardware, make_stepper
 from probmargin.training.board import Board
 from probmargin.training.examples import ROWS, Dynamics
+from probmargin.training.feed import Feed, with_pixels
 from probmargin.training.forecast import Pace
 from probmargin.training.guards import (
     TrainingStopped as TrainingStopped,
@@ -29,6 +30,7 @@ from probmargin.training.guards import (
     check_weights,
     out_of_memory_named,
 )
+from probmargin.training.network import to_training_mode
 from probmargin.training.progress import Reporter
 from probmargin.training.signals import stop_signals
 from probmargin.training.state import TrainState
@@ -90,6 +92,7 @@ class Trainer:
         *,
         settings: LoopSettings,
         watchers: Watchers,
+        feed: Feed | None = None,
     ) -> None:
         self.run = run
         self.method = method
@@ -99,6 +102,7 @@ class Trainer:
         self.watchers = watchers
         self.reporter = watchers.reporter
         self.world = settings.hardware.world
+        self.feed = feed
         self.stepper = make_stepper(state, train, method, settings.seed, settings.hardware)
         self.stepper.say = self.reporter.say
         own_batch = math.ceil(method.batch_size / self.world.size)
@@ -108,7 +112,7 @@ class Trainer:
         self._saved_at = time.monotonic()
         self._glanced_at = 0.0
         self._steps_left = 0
-        self._pace = Pace(train.images.device, self.reporter.say)
+        self._pace = Pace(train.labels.device, self.reporter.say)
 
     @property
     def is_finished(self) -> bool:
@@ -145,11 +149,13 @@ class Trainer:
                 state.forget_momentum()
         began, images = time.perf_counter(), 0
         now = at_epoch(self.method, epoch)
-        state.model.train()
-        for batch, positions, draws in self._batches(epoch):
+        to_training_mode(state.model)
+        for batch, positions, draws, pixels in self._batches(epoch):
             lr = self.method.lr_at(epoch, batch, self.num_batches)
             with out_of_memory_named(self.method.batch_size):
-                self.stepper(now, epoch, lr, positions, draws)
+                self.stepper(now, epoch, lr, positions, draws, pixels)
+            if self.feed is not None:
+                self.feed.step_done()
             images += min(self.method.batch_size, len(self.train) - batch * self.method.batch_size)
             state.batch = batch + 1
             self._show(epoch, lr, images / (time.perf_counter() - began))
@@ -161,17 +167,19 @@ class Trainer:
         if self.world.any(asked.is_set()) and not self.is_finished:
             self._interrupt()
 
-    def _batches(self, epoch: int) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        """Number, and this process's positions and augmentation, of the batches that are left of an epoch."""
-        device, seed = self.train.images.device, self.settings.seed
-        order = epoch_order(len(self.train), seed=seed, epoch=epoch).to(device)
+    def _batches(self, epoch: int) -> Iterator[tuple[int, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
+        """Number, and this process's positions, augmentation and images, of the batches that are left of an epoch."""
+        device, seed, size = self.train.labels.device, self.settings.seed, self.method.batch_size
+        order = epoch_order(len(self.train), seed=seed, epoch=epoch)
         settings = self.method.augment
         draws = epoch_augmentation(len(self.train), pad=settings.pad, flip=settings.flip, seed=seed, epoch=epoch)
-        draws = draws.to(device)
-        for batch in range(self.state.batch, self.num_batches):
-            positions = order[batch * self.method.batch_size : (batch + 1) * self.method.batch_size]
-            positions = positions[self.world.rows(len(positions))]
-            yield batch, positions, draws[positions]
+        draws, there = draws.to(device), order.to(device)
+        batches = range(self.state.batch, self.num_batches)
+        ranges = [range(len(order))[batch * size : (batch + 1) * size] for batch in batches]
+        shares = [slice(own.start, own.stop) for own in (whole[self.world.rows(len(whole))] for whole in ranges)]
+        images = with_pixels(self.feed, [order[share] for share in shares])
+        for batch, share, pixels in zip(batches, shares, images, strict=True):
+            yield batch, there[share], draws[there[share]], pixels
 
     def _show(self, epoch: int, lr: float, images_per_second: float) -> None:
         """Tell the user how it goes; the device is waited for once a second at most, and only for a bar."""
@@ -195,6 +203,8 @@ class Trainer:
         lr = self.method.lr_at(epoch, self.num_batches - 1, self.num_batches)
         metrics = summary(epoch, lr, sums, images / seconds if seconds > 0 else 0.0)
         state.top_accuracy = max(state.top_accuracy, metrics["robust_accuracy"] or metrics["natural_accuracy"] or 0.0)
+        if self.feed is not None:
+            metrics["data_wait_share"] = round(min(self.feed.waited() / seconds, 1.0), 4) if seconds > 0 else 0.0
         is_best = self._look(epoch, metrics)
         self._record(epoch, metrics)
         state.epoch, state.batch, state.sums = epoch + 1, 0, None

@@ -43,6 +43,8 @@ def epoch_line(metrics: dict[str, Any], epochs: int) -> str:
     if metrics.get("monitors"):
         shares = ", ".join(f"{name} {percent(share)}" for name, share in metrics["monitors"].items())
         line += f"  test monitors: {shares}"
+    if "data_wait_share" in metrics:
+        line += f"  waited for images {percent(metrics['data_wait_share'])}"
     return line
 
 

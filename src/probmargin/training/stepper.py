@@ -21,7 +21,7 @@ def _nobody(text: str) -> None:
 
 
 class Stepper:
-    """Runs training steps on data that lives on the device; nothing in a step waits for the host."""
+    """Runs training steps; nothing in a step waits for the host."""
 
     def __init__(self, network: Network, state: TrainState, train: ImageSet, settings: Augment, seed: int) -> None:
         self.network = network
@@ -32,9 +32,16 @@ class Stepper:
         self.say: Callable[[str], None] = _nobody
         self._noise_seed = seed << 32 | stream_key("training attack")
 
-    def batch(self, positions: torch.Tensor, draws: torch.Tensor, epoch: torch.Tensor | int) -> Batch:
-        """The images at these positions, augmented, with the noise of this epoch."""
-        pixels = self.train.images[positions]
+    def batch(
+        self,
+        positions: torch.Tensor,
+        draws: torch.Tensor,
+        epoch: torch.Tensor | int,
+        pixels: torch.Tensor | None = None,
+    ) -> Batch:
+        """The images at these positions, augmented, with the noise of this epoch; `pixels` where a feed brings them."""
+        if pixels is None:
+            pixels = self.train.images[positions]
         if self.settings.pad or self.settings.flip:
             pixels = augment(pixels, draws, pad=self.settings.pad, padding=self.settings.padding)
         noise = KeyedNoise(seed=self._noise_seed, ids=self.train.index[positions], round=epoch)
@@ -53,7 +60,15 @@ class Stepper:
             self.state.average.update(self.state.model)
         return result
 
-    def __call__(self, now: Method, epoch: int, lr: float, positions: torch.Tensor, draws: torch.Tensor) -> None:
+    def __call__(
+        self,
+        now: Method,
+        epoch: int,
+        lr: float,
+        positions: torch.Tensor,
+        draws: torch.Tensor,
+        pixels: torch.Tensor | None = None,
+    ) -> None:
         """Take one step at a learning rate; `now` is the recipe as it is in this epoch."""
         self.state.set_lr(lr)
-        self.step(now, self.batch(positions, draws, epoch))
+        self.step(now, self.batch(positions, draws, epoch, pixels))

@@ -1,5 +1,6 @@
 """Start, resume and finish a run."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,20 +10,25 @@ from torch import nn
 
 from probmargin.core.errors import UsageError
 from probmargin.core.records import coerce
+from probmargin.data.balance import imbalance
 from probmargin.data.dataset import DataSet, ImageSet, split_validation
 from probmargin.data.label_noise import label_noise
-from probmargin.engine.checkpoints import load_weights
+from probmargin.engine.checkpoints import file_hash
 from probmargin.engine.compile import CompileMode
 from probmargin.engine.devices import pick_device, pick_precision, set_precision
 from probmargin.engine.distributed import World, local_device, process_group
 from probmargin.engine.environment import commit, hardware, versions
+from probmargin.engine.files import check_can_write
 from probmargin.methods.method import Method
-from probmargin.models.build import build_model, check_model
+from probmargin.models.build import build_model, check_model, origin
+from probmargin.models.checks import check_trainable
 from probmargin.runs.run import Run
+from probmargin.runs.weights import mean_std_of, with_weights
 from probmargin.training.assemble import Hardware
 from probmargin.training.board import Board
 from probmargin.training.distributed import check_shares, with_sync_bn
 from probmargin.training.examples import Dynamics, empty_examples
+from probmargin.training.feed import Placement, place
 from probmargin.training.folder import Beginning
 from probmargin.training.fork import parse_fork
 from probmargin.training.guards import check_phases
@@ -48,6 +54,8 @@ class TrainRequest:
     """Put the training data's mean and standard deviation inside the model."""
     checkpoint: Path | None = None
     """Weights to start from."""
+    new_head: bool = False
+    """Start a last layer for another number of classes than the checkpoint's afresh."""
     fork: str | None = None
     """RUN@EPOCH: start from another run's state, as if trained from scratch."""
     keep_epochs: tuple[int, ...] = ()
@@ -61,6 +69,8 @@ class TrainRequest:
     dynamics: bool = False
     label_noise: str | None = None
     sync_bn: bool = False
+    placement: str = "auto"
+    """auto, device, host or files: where the training images lie."""
     save_seconds: float = 30.0
 
     def __post_init__(self) -> None:
@@ -70,8 +80,12 @@ class TrainRequest:
         counts = (self.validation_every, self.early_stopping, self.monitor_every)
         if any(count is not None and count < 1 for count in counts):
             raise UsageError("--validation-every, --early-stopping and --monitor-every must be 1 or more")
+        coerce(self.compile, CompileMode, "--compile")
+        coerce(self.placement, Placement, "--placement")
         if self.fork is not None and self.checkpoint is not None:
             raise UsageError("--fork and --checkpoint both say where to start from: give one")
+        if self.new_head and self.checkpoint is None:
+            raise UsageError("--new-head is for the weights of --checkpoint FILE: give both")
 
 
 @dataclass(frozen=True)
@@ -116,6 +130,7 @@ class _Training:
 
     def carry_out(self) -> tuple[Run, nn.Module]:
         """Open the folder, train, close the record."""
+        self._introduce()
         model, name, model_settings = make_model(self.request, self.data)
         identity = {
             "id": self.request.out.name,
@@ -128,6 +143,7 @@ class _Training:
             "model_settings": model_settings,
             "validation": self.request.validation,
             "label_noise": self.request.label_noise,
+            "checkpoint": self._checkpoint(),
         }
         validation, monitors = self._validation(), self._monitors()
         beginning = Beginning(
@@ -160,6 +176,19 @@ class _Training:
         self._fit(state, watchers)
         return self.run, _trained(state)
 
+    def _introduce(self) -> None:
+        """Say what is imported and what the data is like, before time is spent."""
+        check_can_write(self.request.out, "--out")
+        lines = (origin(self.request.model) if isinstance(self.request.model, str) else None, imbalance(self.data))
+        for line in lines:
+            if line:
+                self.reporter.say(line)
+
+    def _checkpoint(self) -> dict[str, Any] | None:
+        """What identifies the weights a run starts from; a file may move."""
+        path = self.request.checkpoint
+        return None if path is None else {"sha256": file_hash(path), "new_head": self.request.new_head}
+
     def _fit(self, state: TrainState, watchers: Watchers) -> None:
         settings = LoopSettings(
             seed=self.request.seed,
@@ -167,8 +196,13 @@ class _Training:
             keep_epochs=self.request.keep_epochs,
             save_seconds=self.request.save_seconds,
         )
-        images = self.images.train.to(self.device)
-        trainer = Trainer(self.run, self.method, state, images, settings=settings, watchers=watchers)
+        size = math.ceil(self.method.batch_size / self.world.size)
+        images, feed = place(
+            self.images.train, self.device, coerce(self.request.placement, Placement, "--placement"), size
+        )
+        if feed is not None:
+            self.reporter.say(f"training images stay {feed.where} and are brought to the device batch by batch")
+        trainer = Trainer(self.run, self.method, state, images, settings=settings, watchers=watchers, feed=feed)
         try:
             trainer.mend_best()
             trainer.fit()
@@ -186,8 +220,12 @@ class _Training:
             "versions": versions(),
             "precision": self.precision,
             "processes": self.world.size,
+            "image_shape": [self.data.channels, *self.data.image_size],
+            "class_counts": dict(zip(self.data.classes, self.data.class_counts(), strict=True)),
             "sync_bn": self.request.sync_bn,
         }
+        if self.request.checkpoint is not None:
+            facts["checkpoint_file"] = str(self.request.checkpoint)
         if self.request.validation is not None:
             facts["held_out"] = f"{self.request.validation} training images are held out to choose the best state"
         if monitors is not None:
@@ -255,18 +293,14 @@ def make_model(request: TrainRequest, data: DataSet) -> tuple[nn.Module, str, di
         if request.normalize:
             settings["mean_std"] = data.mean_std()
         model = build_model(name, **settings, seed=request.seed)
+    shape = (data.channels, *data.image_size)
     if request.checkpoint is not None:
-        _load_into(model, request.checkpoint)
-    check_model(model, (data.channels, *data.image_size), data.num_classes, name)
+        check_model(model, shape, data.num_classes, name)
+        model = with_weights(model, request.checkpoint, name, new_head=request.new_head)
+        if settings is not None and mean_std_of(model) is not None:
+            settings["mean_std"] = mean_std_of(model)
+    check_trainable(model, shape, data.num_classes, name)
     return model, name, settings
-
-
-def _load_into(model: nn.Module, path: Path) -> None:
-    try:
-        model.load_state_dict(load_weights(path))
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UsageError(f"{path} does not fit the model: {reason}") from None
 
 
 def _trained(state: TrainState) -> nn.Module:

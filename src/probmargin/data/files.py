@@ -1,0 +1,78 @@
+"""Images that stay in their files, for folders that do not fit into memory."""
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from probmargin.core.errors import UsageError
+from probmargin.data.dataset import ImageSet
+
+Decode = Callable[[Path], torch.Tensor]
+
+_SAMPLED = 2048
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FileImageSet(ImageSet):
+    """Images read one by one when they are asked for; `images` has their shape but no pixels (device "meta")."""
+
+    files: tuple[Path, ...]
+    decode: Decode
+    """Reads a file as uint8 (C, H, W); goes to worker processes, so it can be pickled."""
+
+    def take(self, positions: torch.Tensor | Sequence[int]) -> "FileImageSet":
+        """Return the examples at these positions, in this order, still unread."""
+        where = torch.as_tensor(positions, dtype=torch.int64).cpu()
+        here = where.to(self.labels.device)
+        files = tuple(self.files[place] for place in where.tolist())
+        return replace(
+            self, images=unread(len(files), self.images), labels=self.labels[here], index=self.index[here], files=files
+        )
+
+    def to(self, device: torch.device | str) -> ImageSet:
+        """Read everything, and return it on a device."""
+        everything = ImageSet(self.pixels(torch.arange(len(self))), self.labels, self.index)
+        return everything.to(device)
+
+    def pixels(self, positions: torch.Tensor) -> torch.Tensor:
+        """Read the images at these positions, uint8."""
+        return torch.stack([self.read(place) for place in positions.tolist()])
+
+    def read(self, place: int) -> torch.Tensor:
+        """Read one image; a file that changed its size since it was listed is refused."""
+        pixels = self.decode(self.files[place])
+        if pixels.shape != self.images.shape[1:]:
+            raise UsageError(f"{self.files[place]} gives {tuple(pixels.shape)}, others {tuple(self.images.shape[1:])}")
+        return pixels
+
+    def floats(self, positions: torch.Tensor | None = None) -> torch.Tensor:
+        """Read float32 images in [0, 1], of all examples or of these positions."""
+        chosen = self.pixels(torch.arange(len(self)) if positions is None else positions)
+        return chosen.to(torch.float32) / torch.full((), 255.0)
+
+    def sample(self) -> torch.Tensor:
+        """Read a couple of thousand images, evenly spread, to take statistics from."""
+        count = min(len(self), _SAMPLED)
+        return self.pixels(torch.arange(count) * len(self) // count)
+
+    def mark(self, digest: "hashlib._Hash") -> None:
+        """Add names and sizes of the files in place of their pixels."""
+        digest.update(repr(tuple(self.images.shape)).encode())
+        for file in self.files:
+            digest.update(f"{file.parent.name}/{file.name} {file.stat().st_size}\n".encode())
+        digest.update(self.labels.cpu().contiguous().numpy().data)
+
+
+def unread(count: int, like: torch.Tensor | Sequence[int]) -> torch.Tensor:
+    """The shape of images that are not in memory: reading it raises."""
+    size = like.shape[1:] if isinstance(like, torch.Tensor) else like
+    return torch.empty(count, *size, dtype=torch.uint8, device="meta")
+
+
+def free_memory() -> int:
+    """Bytes of the host's memory that are free."""
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

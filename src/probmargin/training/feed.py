@@ -1,0 +1,187 @@
+"""Where training images lie, and how batches of them reach the device."""
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from itertools import islice
+from typing import ClassVar, Literal
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from probmargin.core.errors import UsageError
+from probmargin.data.dataset import ImageSet
+from probmargin.data.files import FileImageSet
+
+Placement = Literal["auto", "device", "host", "files"]
+
+_AHEAD = 3
+_DEVICE_SHARE = 0.4
+"""Images may take this much of a GPU's free memory; the rest is for the network and its passes."""
+_MOST_WORKERS = 16
+
+
+class Feed(ABC):
+    """Brings batches to the device ahead of need, and measures how long the device had to wait for them."""
+
+    where: ClassVar[str]
+    """Where the images lie, in words."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._waited = 0.0
+        self._arrived: list[torch.cuda.Event] = []
+        self._done: list[torch.cuda.Event] = []
+
+    @abstractmethod
+    def batches(self, positions: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """The images at each batch's positions, uint8 on the device, in order."""
+
+    def step_done(self) -> None:
+        """Note that a step on the last batch was asked for."""
+        if self.device.type == "cuda":
+            self._done.append(_mark())
+
+    def arrived(self, seconds: float) -> None:
+        """Note that a batch is there, after the host waited for it."""
+        if self.device.type == "cuda":
+            self._arrived.append(_mark())
+        else:
+            self._waited += seconds
+
+    def waited(self) -> float:
+        """Seconds, since last asked, between the end of a step and the arrival of the next batch."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+            gaps = zip(self._done, self._arrived[1:], strict=False)
+            self._waited = sum(max(done.elapsed_time(arrived), 0.0) for done, arrived in gaps) / 1000
+            self._arrived, self._done = [], []
+        seconds, self._waited = self._waited, 0.0
+        return seconds
+
+
+def _mark() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+class HostFeed(Feed):
+    """Images in the host's memory: a thread gathers the next batches in pinned memory and copies them over."""
+
+    where = "in the host's memory"
+
+    def __init__(self, train: ImageSet, device: torch.device, batch_size: int) -> None:
+        super().__init__(device)
+        self._train = train
+        pins = device.type == "cuda"
+        shape = (_AHEAD + 2, batch_size, *train.images.shape[1:])
+        self._staging = torch.empty(shape, dtype=torch.uint8, pin_memory=pins)
+        self._copied: list[torch.cuda.Event | None] = [None] * len(self._staging)
+        self._stream = torch.cuda.Stream(device) if pins else None
+
+    def batches(self, positions: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """The images at each batch's positions, uint8 on the device, in order."""
+        with ThreadPoolExecutor(max_workers=1) as thread:
+            tasks = (thread.submit(self._stage, number, where) for number, where in enumerate(positions))
+            waiting: deque[Future[tuple[torch.Tensor, torch.cuda.Event | None]]] = deque(islice(tasks, _AHEAD))
+            try:
+                while waiting:
+                    began = time.perf_counter()
+                    pixels, copied = waiting.popleft().result()
+                    if copied is not None:
+                        torch.cuda.current_stream(self.device).wait_event(copied)
+                        pixels.record_stream(torch.cuda.current_stream(self.device))
+                    self.arrived(time.perf_counter() - began)
+                    waiting.extend(islice(tasks, 1))
+                    yield pixels
+            finally:
+                for task in waiting:
+                    task.cancel()
+
+    def _stage(self, number: int, positions: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
+        slot = number % len(self._staging)
+        before = self._copied[slot]
+        if before is not None:
+            before.synchronize()
+        staged = self._staging[slot, : len(positions)]
+        torch.index_select(self._train.images, 0, positions, out=staged)
+        if self._stream is None:
+            return staged.clone(), None
+        with torch.cuda.stream(self._stream):
+            pixels = staged.to(self.device, non_blocking=True)
+            copied = torch.cuda.Event()
+            copied.record(self._stream)
+        self._copied[slot] = copied
+        return pixels, copied
+
+
+class _Files(Dataset[torch.Tensor]):
+    """Images as worker processes read them."""
+
+    def __init__(self, train: FileImageSet) -> None:
+        self._train = train
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        return self._train.read(place)
+
+
+class FileFeed(Feed):
+    """Images in files: worker processes read and decode the next batches."""
+
+    where = "in their files"
+
+    def __init__(self, train: FileImageSet, device: torch.device) -> None:
+        super().__init__(device)
+        self._files = _Files(train.take(torch.arange(len(train))))
+        self._workers = min(max((os.cpu_count() or 1) - 1, 1), _MOST_WORKERS)
+
+    def batches(self, positions: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """The images at each batch's positions, uint8 on the device, in order."""
+        loader: DataLoader[torch.Tensor] = DataLoader(
+            self._files,
+            batch_sampler=[where.tolist() for where in positions],
+            collate_fn=torch.stack,
+            num_workers=self._workers,
+            pin_memory=self.device.type == "cuda",
+        )
+        source, began = iter(loader), time.perf_counter()
+        for pixels in source:
+            moved = pixels.to(self.device, non_blocking=True)
+            self.arrived(time.perf_counter() - began)
+            yield moved
+            began = time.perf_counter()
+
+
+def place(train: ImageSet, device: torch.device, asked: Placement, batch_size: int) -> tuple[ImageSet, Feed | None]:
+    """Put the images on the device where they fit; else leave them where they are, with a feed that brings them."""
+    if isinstance(train, FileImageSet) and asked in ("auto", "files"):
+        return train.with_labels_on(device), FileFeed(train, device)
+    if asked == "files":
+        raise UsageError("only images of folder:PATH can stay in their files: use --placement host")
+    if isinstance(train, FileImageSet):
+        train = train.to("cpu")
+    if asked == "host" or (asked == "auto" and not _fits(train, device)):
+        return train.with_labels_on(device), HostFeed(train, device, batch_size)
+    return train.to(device), None
+
+
+def _fits(train: ImageSet, device: torch.device) -> bool:
+    if device.type != "cuda":
+        return True
+    free, _ = torch.cuda.mem_get_info(device)
+    return train.images.numel() <= _DEVICE_SHARE * free
+
+
+def with_pixels(feed: Feed | None, positions: Sequence[torch.Tensor]) -> Iterator[torch.Tensor | None]:
+    """Each batch's images, or None where the device has them all; ends what works ahead when closed."""
+    if feed is None:
+        yield from (None for _ in positions)
+        return
+    source = feed.batches(positions)
+    with closing(source):  # type: ignore[type-var]
+        yield from source

@@ -1,0 +1,154 @@
+"""Images that are not on the device: the same run, wherever they lie."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from blobs import blobs
+from PIL import Image
+from training_runs import Listener, StopAfter, fit, recipe, same
+
+from probmargin.core.errors import UsageError
+from probmargin.data import folder
+from probmargin.data.dataset import DataSet
+from probmargin.data.files import FileImageSet
+from probmargin.data.folder import load_folder
+from probmargin.data.label_noise import label_noise
+from probmargin.runs.run import open_run
+from probmargin.training.feed import FileFeed, HostFeed, place, with_pixels
+from probmargin.training.loop import Interrupted
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The blobs as PNG files, 4 x 4."""
+    root = tmp_path_factory.mktemp("pictures")
+    data = blobs(96)
+    for part, images in (("train", data.train), ("test", data.test)):
+        for number, (pixels, label) in enumerate(zip(images.images, images.labels, strict=True)):
+            place_ = root / part / str(int(label))
+            place_.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels[0].numpy()).save(place_ / f"{number:03d}.png")
+    return root
+
+
+def in_files(pictures: Path) -> DataSet:
+    return load_folder(pictures, in_files=True)
+
+
+@pytest.mark.parametrize("name", ["mail-at", "gairat"])
+def test_a_run_is_the_same_wherever_its_images_lie(tmp_path: Path, pictures: Path, name: str) -> None:
+    """Same order, augmentation and noise from the same seed: weights equal to the last bit."""
+    weights = {}
+    for asked, data in (
+        ("device", load_folder(pictures, in_files=False)),
+        ("host", load_folder(pictures, in_files=False)),
+        ("files", in_files(pictures)),
+    ):
+        method = recipe(name, epochs=2)
+        method = replace(method, augment=replace(method.augment, pad=1, flip=True))
+        listener = Listener()
+        weights[asked], path = fit(tmp_path / asked, method, data=data, reporter=listener, placement=asked)
+        shares = [row.get("data_wait_share") for row in open_run(path).metrics]
+        if asked == "device":
+            assert shares == [None, None]
+        else:
+            assert all(share is not None and 0 <= share <= 1 for share in shares)
+            assert any("training images stay in" in line for line in listener.said)
+    assert same(weights["device"], weights["host"])
+    assert same(weights["device"], weights["files"])
+
+
+def test_an_interrupted_run_goes_on_with_the_right_images(tmp_path: Path) -> None:
+    whole, _ = fit(tmp_path / "whole", recipe(), placement="host")
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "cut", recipe(), placement="host", reporter=StopAfter(6))
+    again, _ = fit(tmp_path / "cut", recipe(), placement="device", resume=True)
+    assert same(whole, again)
+
+
+def test_a_feed_gives_the_images_at_each_batchs_positions() -> None:
+    train = blobs(40).train
+    wanted = [torch.tensor(where) for where in ([3, 1, 4], [1, 5, 9], [2, 6], [5, 3, 5], [8, 9, 7], [9, 3, 2], [3])]
+    feed = HostFeed(train, CPU, batch_size=3)
+    found = list(feed.batches(wanted))
+    assert len(found) == len(wanted)
+    for positions, pixels in zip(wanted, found, strict=True):
+        assert torch.equal(pixels, train.images[positions])
+    assert feed.waited() >= 0
+    assert feed.waited() == 0
+
+
+def test_a_feed_that_is_left_in_the_middle_ends() -> None:
+    train = blobs(40).train
+    source = with_pixels(HostFeed(train, CPU, 2), [torch.tensor([0, 1])] * 50)
+    assert next(source) is not None
+    source.close()  # type: ignore[attr-defined]
+    with pytest.raises(StopIteration):
+        next(source)
+
+
+def test_where_images_go(pictures: Path) -> None:
+    data, unread = blobs(20).train, in_files(pictures).train
+    assert place(data, CPU, "auto", 4)[1] is None
+    assert isinstance(place(data, CPU, "host", 4)[1], HostFeed)
+    assert isinstance(place(unread, CPU, "auto", 4)[1], FileFeed)
+    read, feed = place(unread, CPU, "device", 4)
+    assert feed is None
+    assert not isinstance(read, FileImageSet)
+    with pytest.raises(UsageError, match="folder:PATH"):
+        place(data, CPU, "files", 4)
+
+
+def test_images_in_files_are_the_images(pictures: Path) -> None:
+    unread, read = in_files(pictures), load_folder(pictures, in_files=False)
+    assert isinstance(unread.train, FileImageSet)
+    assert not isinstance(unread.test, FileImageSet)
+    with pytest.raises((NotImplementedError, RuntimeError)):
+        unread.train.images.cpu()
+    some = torch.tensor([5, 0, 17])
+    part = unread.train.take(some)
+    assert torch.equal(part.pixels(torch.arange(3)), read.train.images[some])
+    assert torch.equal(part.labels, read.train.labels[some])
+    assert torch.equal(part.floats(torch.tensor([1])), read.train.floats(some[1:2]))
+    assert torch.equal(unread.train.to("cpu").images, read.train.images)
+    assert unread.mean_std() == read.mean_std()
+    assert unread.num_classes == 2
+    noisy, wrong = label_noise(unread.train, "symmetric:0.5", 2, seed=1)
+    assert isinstance(noisy, FileImageSet)
+    assert int(wrong.sum()) == len(noisy) // 2
+
+
+def test_another_file_changes_the_fingerprint(pictures: Path, tmp_path: Path) -> None:
+    before = in_files(pictures).fingerprint
+    assert before == in_files(pictures).fingerprint
+    assert before != load_folder(pictures, in_files=False).fingerprint
+    file = next((pictures / "train" / "0").iterdir())
+    kept = file.read_bytes()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (4, 4), dtype=np.uint8)).save(file, compress_level=0)
+    assert in_files(pictures).fingerprint != before
+    file.write_bytes(kept)
+
+
+def test_a_folder_larger_than_memory_stays_in_its_files(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not isinstance(load_folder(pictures).train, FileImageSet)
+    monkeypatch.setattr(folder, "free_memory", lambda: 1000)
+    assert isinstance(load_folder(pictures).train, FileImageSet)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compile_mode", ["default", "off"])
+def test_on_cuda_a_run_is_the_same_wherever_its_images_lie(tmp_path: Path, compile_mode: str) -> None:
+    weights = []
+    for asked in ("device", "host"):
+        found, path = fit(
+            tmp_path / asked, recipe(epochs=2), device="cuda", precision="fp32", compile=compile_mode, placement=asked
+        )
+        weights.append(found)
+        assert (open_run(path).metrics[-1].get("data_wait_share") is None) == (asked == "device")
+    for name, tensor in weights[0].items():
+        torch.testing.assert_close(weights[1][name], tensor, msg=name)
