@@ -76,6 +76,7 @@ OPTIONS = {
     "--help",
     "reproduce": "--trials --only --data-dir --scale --executor --address --gpus-per-run --dry-run --render --out "
     "--keep-records --aa-examples --device --help",
+    "inspect": "--top --json --measure-lps --data-dir --device --help",
     "demo": "--out --seed --help",
     "list": "--help",
 }

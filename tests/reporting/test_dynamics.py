@@ -87,7 +87,7 @@ def test_where_steps_and_margins_disagree() -> None:
 
 def test_who_looks_mislabelled() -> None:
     found = summarise(history(), KNOWN, burn_in=2)["suspects"]
-    assert "from 1 to 3" in found["criterion"]
+    assert "from 2 to 4" in found["criterion"]
     assert [row["index"] for row in found["examples"]] == [5]
     assert found["judged"] == {"wrong": 1, "precision": 1.0, "recall": 1.0, "precision_at_wrong": 1.0, "auc": 1.0}
     unknown = summarise(history(), Labels(KNOWN.labels), burn_in=2)

@@ -5,9 +5,16 @@ import sys
 from typing import Any
 
 # Each of these adds its commands to the application.
-from probmargin.cli import judge as judge, report as report, study as study, train as train
+from probmargin.cli import (
+    inspect as inspect,
+    judge as judge,
+    report as report,
+    share as share,
+    study as study,
+    train as train,
+)
 from probmargin.cli.app import app, fail
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import Failure, UsageError
 
 
 def main() -> None:
@@ -25,7 +32,9 @@ def main() -> None:
 
 def _run() -> None:
     try:
-        app()
+        code = app(standalone_mode=False)
+        # What `--help` and `--version` end with; commands themselves return nothing.
+        sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
         fail(str(error), 2)
     except KeyboardInterrupt:
@@ -35,11 +44,22 @@ def _run() -> None:
 
 
 def _fail_or_raise(error: Exception) -> None:
-    name: Any = type(error).__name__
-    if name == "Interrupted":
+    if type(error).__name__ == "Interrupted":
         fail(str(error), 130)
-    if name == "TrainingStopped":
+    if isinstance(error, Failure):
         fail(str(error), 1)
+    if hasattr(error, "format_message"):
+        _fail_in_parsing(error)
     if isinstance(error, OSError):
         fail(f"{error.strerror or error}: {error.filename or 'the system gave no file name'}", 1)
     raise error
+
+
+def _fail_in_parsing(error: Any) -> None:
+    """What the parser has to say, in one line instead of its three, with the command that helps."""
+    command = getattr(getattr(error, "ctx", None), "command_path", "probmargin")
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stderr.write(f"{error.format_message()}\n")
+        sys.exit(2)
+    text = " ".join(error.format_message().split())
+    fail(f"{text.rstrip('.')}; see: {command} --help", 2)

@@ -24,7 +24,10 @@ def list_names(
 @app.command()
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(help="table1 ... table7, table4-svhn, table4-cifar100 or two-by-two")
+        str | None,
+        typer.Argument(
+            help="table1 ... table7, two-by-two; figure1a ... figure4, weight-functions; reliability, label-noise"
+        ),
     ] = None,
     trials: Annotated[int | None, typer.Option("--trials", help="seeds 1 to N; the paper's 5, smoke 1")] = None,
     only: Annotated[str, typer.Option("--only", help="ROW,ROW: only these rows; --dry-run prints them")] = "",
@@ -36,7 +39,7 @@ def reproduce(
         float | None, typer.Option("--gpus-per-run", help="with ray: 0.5 puts two runs on one GPU")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print rows, runs and a time forecast")] = False,
-    render: Annotated[bool, typer.Option("--render", help="make the table from the records there are")] = False,
+    render: Annotated[bool, typer.Option("--render", help="make table or figure from the records there are")] = False,
     out: Annotated[Path, typer.Option("--out", help="folder for the runs")] = Path("runs/reproduce"),
     keep_records: Annotated[
         Path | None, typer.Option("--keep-records", help="folder for copies of the records; OUT/records")
@@ -46,7 +49,7 @@ def reproduce(
     ] = None,
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
 ) -> None:
-    """Reproduce a table of the paper: run what is missing, then print it; started again, it goes on."""
+    """Reproduce a table or figure of the paper: run what is missing, then print or draw; started again, it goes on."""
     from probmargin.experiments import reproduce as experiments
 
     request = experiments.ReproduceRequest(
@@ -74,7 +77,7 @@ def reproduce(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option("--out", help="folder for the two runs")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option("--seed")] = 1,
+    seed: Annotated[int, typer.Option("--seed", help="of both runs")] = 1,
 ) -> None:
     """Train AT and MAIL-TRADES on embedded data, judge both, print a table."""
     from probmargin.experiments.demo import run_demo

@@ -11,13 +11,15 @@ from probmargin.core.errors import UsageError, unknown_name
 from probmargin.core.records import coerce
 from probmargin.engine.devices import pick_device
 from probmargin.engine.files import written_aside
-from probmargin.experiments.catalogue import find
+from probmargin.experiments.catalogue import STUDIES, find
 from probmargin.experiments.cluster import run_on_cluster
 from probmargin.experiments.forecast import Forecaster
 from probmargin.experiments.grid import Grid, ScaleName, make_grid
 from probmargin.experiments.local import run_in_turn, run_on_devices
 from probmargin.experiments.plan import Place, Planned, plan_runs
 from probmargin.experiments.records import failures, keep_record, note_failure, read_records
+from probmargin.experiments.studies import draw_study, forecast_study, run_study
+from probmargin.experiments.study import Bench
 from probmargin.experiments.work import Outcome, Task
 from probmargin.reporting.render import FORMATS, markdown
 from probmargin.reporting.tables import Table, build_table
@@ -77,6 +79,24 @@ class ReproduceRequest:
         ]
 
 
+def _bench(request: ReproduceRequest, say: Say) -> Bench:
+    """Where a study of this request works."""
+    if request.only or request.aa_examples is not None:
+        raise UsageError(f"{request.name} has no rows and no AutoAttack: leave out --only and --aa-examples")
+    if request.trials is not None and request.trials < 1:
+        raise UsageError(f"--trials must be 1 or more, not {request.trials}")
+    return Bench(
+        scale=coerce(request.scale, ScaleName, "--scale"),
+        out=request.out,
+        data_dir=request.data_dir,
+        device_name=request.device,
+        trials=request.trials,
+        execute=lambda tasks: _carry_out(tasks, request, say, keep=False),
+        say=say,
+        kept=request.keep_records,
+    )
+
+
 def _known_records(request: ReproduceRequest) -> list[dict[str, object]]:
     folders = (request.out, request.records, request.out / "records", RESULTS)
     return read_records(dict.fromkeys(folders))
@@ -92,6 +112,9 @@ def make_plan(request: ReproduceRequest) -> list[Planned]:
 
 def dry_run(request: ReproduceRequest, say: Say) -> None:
     """Print claim, rows, runs and a forecast; nothing is trained."""
+    if study := STUDIES.get(request.name or ""):
+        forecast_study(study, _bench(request, say))
+        return
     planned, forecaster = make_plan(request), Forecaster()
     for grid in request.grids():
         say(f"{grid.experiment.name}: {grid.experiment.title}\nclaim: {grid.experiment.claim}")
@@ -109,24 +132,33 @@ def dry_run(request: ReproduceRequest, say: Say) -> None:
 
 
 def reproduce(request: ReproduceRequest, say: Say) -> list[Outcome]:
-    """Run what is missing, collect the records, draw the tables; returns the outcomes that are failures."""
+    """Run what is missing, collect the records, draw tables or pictures; returns the outcomes that are failures."""
+    if study := STUDIES.get(request.name or ""):
+        return run_study(study, _bench(request, say))
     planned = make_plan(request)
     for entry in planned:
         if entry.is_done:
             say(f"{entry.task.id}: skipped, {entry.state}")
+    failed = _carry_out([entry.task for entry in planned if not entry.is_done], request, say, keep=True)
+    render(request, say)
+    return failed
+
+
+def _carry_out(tasks: Sequence[Task], request: ReproduceRequest, say: Say, *, keep: bool) -> list[Outcome]:
+    """Carry tasks out, keep their records where asked to, and return the failures."""
     failed: list[Outcome] = []
 
     def receive(outcome: Outcome) -> None:
         note_failure(request.out, outcome.id, outcome.reason, outcome.details)
         if outcome.record is not None:
-            keep_record(request.records, outcome.record)
+            if keep:
+                keep_record(request.records, outcome.record)
             say(f"{outcome.id}: done")
         else:
             failed.append(outcome)
             say(f"{outcome.id}: failed: {outcome.reason}")
 
-    _execute([entry.task for entry in planned if not entry.is_done], request, receive, say)
-    render(request, say)
+    _execute(tasks, request, receive, say)
     return failed
 
 
@@ -157,6 +189,9 @@ def _devices(asked: str | None) -> list[str]:
 
 def render(request: ReproduceRequest, say: Say) -> None:
     """Draw the tables from the records there are; all tables also go into the README of the kept records."""
+    if study := STUDIES.get(request.name or ""):
+        draw_study(study, _bench(request, say))
+        return
     records, reasons = _known_records(request), failures(request.out)
     tables = [build_table(grid.table(), records, reasons) for grid in request.grids()]
     for table in tables:

@@ -50,6 +50,12 @@ class Task:
     parent: Parent | None = None
     keep_epochs: tuple[int, ...] = ()
     has_curves: bool = False
+    """Is it watched by monitors on test images, and are its examples followed?"""
+    monitor: str = MONITOR
+    monitor_every: int = MONITOR_EVERY
+    has_dynamics: bool = False
+    """Are its examples followed, without monitors?"""
+    label_noise: str | None = None
 
     @property
     def run(self) -> Run:
@@ -62,8 +68,9 @@ class Task:
         if not self.run.record_path.exists():
             return False
         record = self.run.record
-        found = tuple(record.get(key) for key in ("recipe_hash", "seed", "data", "model"))
-        return found == (self.recipe.hash(), self.seed, self.data, self.model) and "train_seconds" in record
+        found = tuple(record.get(key) for key in ("recipe_hash", "seed", "data", "model", "label_noise"))
+        own = (self.recipe.hash(), self.seed, self.data, self.model, self.label_noise)
+        return found == own and "train_seconds" in record
 
     @property
     def is_judged(self) -> bool:
@@ -122,9 +129,10 @@ def _train(task: Task, reporter: Reporter) -> None:
         resume=run.record_path.exists(),
         fork=_fork(task),
         keep_epochs=task.keep_epochs,
-        monitor=MONITOR if task.has_curves else None,
-        monitor_every=MONITOR_EVERY,
-        dynamics=task.has_curves,
+        monitor=task.monitor if task.has_curves else None,
+        monitor_every=task.monitor_every,
+        dynamics=task.has_curves or task.has_dynamics,
+        label_noise=task.label_noise,
     )
     train(task.recipe, _load(task.data, task.data_dir), request, reporter)
 

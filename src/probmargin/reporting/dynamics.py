@@ -40,6 +40,12 @@ class History:
         lps = None if self.lps is None else self.lps[rows]
         return History(self.index, self.epochs[rows], self.margin[rows], self.weight[rows], self.correct[rows], lps)
 
+    def take(self, places: Array) -> "History":
+        """Some of the examples."""
+        lps = None if self.lps is None else self.lps[:, places]
+        parts = (self.margin[:, places], self.weight[:, places], self.correct[:, places], lps)
+        return History(self.index[places], self.epochs, *parts)
+
 
 def read_history(path: Path) -> History:
     """Read a dynamics.npz."""
@@ -57,6 +63,10 @@ class Labels:
     classes: Sequence[str] = ()
     is_wrong: Array | None = None
     """Which labels were made wrong on purpose; None where that is not known."""
+
+    def take(self, places: Array) -> "Labels":
+        """Of some of the examples."""
+        return Labels(self.labels[places], self.classes, None if self.is_wrong is None else self.is_wrong[places])
 
     def name(self, label: int) -> str:
         """A class in words."""
@@ -210,7 +220,7 @@ def suspects(history: History, known: Labels | None, top: int) -> dict[str, Any]
     rising = np.argsort(margin, kind="stable")
     listed = [int(place) for place in rising if found[place]]
     summary: dict[str, Any] = {
-        "criterion": f"wrong in every epoch from {int(late.epochs[0])} to {int(late.epochs[-1])} (counted from 0), "
+        "criterion": f"wrong in every epoch from {int(late.epochs[0]) + 1} to {int(late.epochs[-1]) + 1}, "
         f"with a mean margin of {SUSPECT_MARGIN:g} or less",
         "count": len(listed),
         "share": len(listed) / len(margin),

@@ -1,0 +1,150 @@
+"""The label-noise bench: how much weight each method gives to wrong labels, and what they cost."""
+
+from typing import Any
+
+from probmargin.core.stats import mean_std
+from probmargin.experiments.inspect import labels_of
+from probmargin.experiments.plan import shared_epochs
+from probmargin.experiments.study import PARENTS, Bench, Study
+from probmargin.experiments.work import Parent, Task
+from probmargin.methods.method import Method
+from probmargin.methods.resolve import DIGITS_SCALE, resolve
+from probmargin.reporting.dynamics import noise_summary, read_history, suspects
+from probmargin.reporting.spec import ColumnSpec
+from probmargin.runs.run import Run
+
+METHODS = ("at", "gairat", "mail-at", "mail-trades")
+NOISE = "symmetric:0.2"
+ATTACK = "pgd-20"
+TRIALS = 3
+
+
+def _recipe(bench: Bench, method: str) -> Method:
+    return resolve(method, data=bench.data_name, model=bench.model_name)
+
+
+def _name(bench: Bench, method: str, noise: str | None, seed: int) -> str:
+    labels = noise.replace(":", "-") if noise else "clean"
+    return f"label-noise-{bench.data_name}-{bench.model_name}-{method}-{labels}-s{seed}"
+
+
+def _task(bench: Bench, method: str, noise: str | None, seed: int) -> Task:
+    recipe, parent = _recipe(bench, method), None
+    if method in PARENTS:
+        epochs = shared_epochs(_recipe(bench, PARENTS[method]), recipe)
+        parent = Parent(run=_name(bench, PARENTS[method], noise, seed), epochs=epochs)
+    eps = DIGITS_SCALE.eps if bench.is_smoke else 8 / 255
+    protocol = "custom" if bench.is_smoke else "standard"
+    columns = [ColumnSpec(title=name, attack=name, protocol=protocol, norm="Linf", eps=eps) for name in ("nat", ATTACK)]
+    return Task(
+        id=_name(bench, method, noise, seed),
+        recipe=recipe,
+        seed=seed,
+        data=bench.data_name,
+        data_dir=bench.data_dir,
+        model=bench.model_name,
+        out=bench.out.resolve(),
+        device=bench.device_name,
+        columns=tuple(columns),
+        parent=parent,
+        has_dynamics=True,
+        label_noise=noise,
+    )
+
+
+def tasks(bench: Bench) -> list[Task]:
+    """Every method with clean and with noisy labels, over the seeds; those others start from come first."""
+    seeds = range(1, (bench.trials or TRIALS) + 1)
+    return [_task(bench, method, noise, seed) for seed in seeds for noise in (None, NOISE) for method in METHODS]
+
+
+def _runs(bench: Bench) -> list[Run]:
+    return [task.run for task in tasks(bench)]
+
+
+def _accuracies(run: Run) -> tuple[float, float]:
+    results = run.record["evaluation"]
+    return results["nat"]["accuracy"], results[ATTACK]["robust_accuracy"]
+
+
+def _trial(bench: Bench, method: str, seed: int) -> dict[str, float | int | None]:
+    """One seed of one method: with noise, beside the same without."""
+    noisy, clean = (_task(bench, method, noise, seed).run for noise in (NOISE, None))
+    history = read_history(noisy.path / "dynamics.npz")
+    known = labels_of(noisy, history.index)
+    late = noise_summary(history.since(noisy.recipe.burn_in_epochs), known)
+    found = suspects(history, known, 0)["judged"]
+    assert late is not None
+    (nat, robust), (nat_clean, robust_clean) = _accuracies(noisy), _accuracies(clean)
+    return {
+        "seed": seed,
+        "weight_on_wrong": late["share_of_weight"],
+        "learnt": late["learnt"],
+        "natural": nat,
+        "natural_clean": nat_clean,
+        "robust": robust,
+        "robust_clean": robust_clean,
+        "cost": robust_clean - robust,
+        "suspects_precision": found["precision"],
+        "suspects_recall": found["recall"],
+        "suspects_auc": found["auc"],
+    }
+
+
+AVERAGED = (
+    "weight_on_wrong",
+    "learnt",
+    "natural",
+    "natural_clean",
+    "robust",
+    "robust_clean",
+    "cost",
+    "suspects_precision",
+    "suspects_recall",
+    "suspects_auc",
+)
+
+
+def _row(bench: Bench, method: str) -> dict[str, Any]:
+    """A method over its seeds: mean and standard deviation of each number, and the numbers."""
+    trials = [_trial(bench, method, seed) for seed in range(1, (bench.trials or TRIALS) + 1)]
+    row: dict[str, Any] = {"method": method, "trials": trials}
+    for key in AVERAGED:
+        values = [float(value) for trial in trials if (value := trial[key]) is not None]
+        mean, std = mean_std(values) if values else (None, None)
+        row[key] = {"mean": mean, "std": std}
+    return row
+
+
+def _sentence(row: dict[str, Any]) -> str:
+    weight, cost = row["weight_on_wrong"]["mean"], row["cost"]["mean"]
+    return (
+        f"{row['method']} gives {weight:.1%} of its weight to wrong labels; "
+        f"they cost {100 * cost:.1f} points of robust accuracy."
+    )
+
+
+def measure(bench: Bench) -> dict[str, Any]:
+    """Weight on wrong labels after burn-in, and accuracy on clean test labels, beside the same without noise."""
+    rows = [_row(bench, method) for method in METHODS]
+    recipe = _recipe(bench, "at")
+    return {
+        "noise": NOISE,
+        "share_of_wrong": float(NOISE.partition(":")[2]),
+        "attack": ATTACK,
+        "eps": getattr(recipe.attack, "eps", None),
+        "epochs": recipe.epochs,
+        "burn_in_epochs": recipe.burn_in_epochs,
+        "num_test": len(bench.data.test),
+        "rows": rows,
+        "summary": [_sentence(row) for row in rows],
+    }
+
+
+LABEL_NOISE = Study(
+    name="label-noise",
+    title="Weight on wrong labels, and what they cost",
+    measure=measure,
+    make_tasks=tasks,
+    list_runs=_runs,
+)

@@ -1,0 +1,206 @@
+"""A study: a figure of the paper or a bench of ours, from its runs to one record and its pictures."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from probmargin.core.errors import UsageError
+from probmargin.data.dataset import DataSet
+from probmargin.data.loader import load
+from probmargin.engine.devices import pick_device
+from probmargin.engine.environment import commit, hardware, versions
+from probmargin.experiments.grid import SMOKE_DATA, SMOKE_MODEL, ScaleName
+from probmargin.experiments.plan import shared_epochs
+from probmargin.experiments.work import Outcome, Parent, Task
+from probmargin.methods.method import Method
+from probmargin.methods.resolve import resolve
+from probmargin.runs.run import Run
+
+Say = Callable[[str], None]
+
+FULL_DATA, FULL_MODEL = "cifar10", "resnet18"
+SMOKE_MONITOR, SMOKE_MONITOR_EVERY = "pgd-20,cw", 2
+SMOKE_SETTINGS = {"attack.eps": 0.25, "attack.step_size": 0.0625}
+"""At the usual 0.15 nearly every digit ends up safe; at this radius about as many fall as of CIFAR-10 at 8/255."""
+SMOKE_EPOCHS = 20
+PARENTS = {"gairat": "at", "mail-at": "at"}
+"""Methods whose burn-in is another's."""
+_DIGITS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Where a study works: the scale it runs at, its runs, its data and its device."""
+
+    scale: ScaleName
+    out: Path
+    """Folder of the runs; pictures and records go into its folder `figures`."""
+    data_dir: Path | None = None
+    device_name: str | None = None
+    trials: int | None = None
+    execute: Callable[[Sequence[Task]], list[Outcome]]
+    """Carries tasks out and returns those that failed."""
+    say: Say
+    seed: int = 1
+    kept: Path | None = None
+    """Where a copy of the record goes."""
+
+    @property
+    def is_smoke(self) -> bool:
+        """Is it the small scale, on digits?"""
+        return self.scale == "smoke"
+
+    @property
+    def data_name(self) -> str:
+        """Name of the data set."""
+        return SMOKE_DATA if self.is_smoke else FULL_DATA
+
+    @property
+    def model_name(self) -> str:
+        """Name of the network."""
+        return SMOKE_MODEL if self.is_smoke else FULL_MODEL
+
+    @property
+    def device(self) -> torch.device:
+        """What it computes on."""
+        return pick_device(self.device_name)
+
+    @cached_property
+    def data(self) -> DataSet:
+        """The data set."""
+        return load(self.data_name, self.data_dir)
+
+    def run(self, row: str) -> Run:
+        """The run of a method."""
+        prefix = "figures-" if self.is_smoke else ""
+        return Run(self.out / f"{prefix}{self.data_name}-{self.model_name}-{row}-s{self.seed}")
+
+    def tasks(self, study: str, rows: Sequence[str]) -> list[Task]:
+        """What is left to train: short runs at the small scale; at the full one, runs of a table must be there."""
+        if self.is_smoke:
+            return [self._task(row) for row in dict.fromkeys(self._with_parents(rows))]
+        missing = [row for row in rows if not _is_finished(self.run(row))]
+        if missing:
+            folder = "" if self.out == Path("runs/reproduce") else f" --out {self.out}"
+            raise UsageError(
+                f"{study} needs {', '.join(str(self.run(row).path) for row in missing)}: make it with "
+                f"probmargin reproduce table2 --only {','.join(missing)} --trials 1 --data-dir DIR{folder}"
+            )
+        return []
+
+    def _with_parents(self, rows: Sequence[str]) -> list[str]:
+        return [name for row in rows for name in ((PARENTS[row], row) if row in PARENTS else (row,))]
+
+    def _recipe(self, row: str) -> Method:
+        return resolve(row, data=self.data_name, model=self.model_name, epochs=SMOKE_EPOCHS, settings=SMOKE_SETTINGS)
+
+    def _task(self, row: str) -> Task:
+        recipe, parent = self._recipe(row), None
+        if row in PARENTS:
+            epochs = shared_epochs(self._recipe(PARENTS[row]), recipe)
+            parent = Parent(run=self.run(PARENTS[row]).path.name, epochs=epochs)
+        return Task(
+            id=self.run(row).path.name,
+            recipe=recipe,
+            seed=self.seed,
+            data=self.data_name,
+            model=self.model_name,
+            out=self.out.resolve(),
+            device=self.device_name,
+            columns=(),
+            parent=parent,
+            has_curves=True,
+            monitor=SMOKE_MONITOR,
+            monitor_every=SMOKE_MONITOR_EVERY,
+        )
+
+
+def _is_finished(run: Run) -> bool:
+    return run.recipe_path.exists() and run.record_path.exists() and "train_seconds" in run.record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One figure or bench: what it needs, and how its numbers are made."""
+
+    name: str
+    title: str
+    rows: tuple[str, ...] = ()
+    """Methods whose runs it looks at."""
+    measure: Callable[[Bench], dict[str, Any]]
+    """The numbers, as plain data; `summary` holds them in sentences."""
+    make_tasks: Callable[[Bench], list[Task]] | None = None
+    """Runs of its own; those of `rows` unless given."""
+    list_runs: Callable[[Bench], list[Run]] | None = None
+
+    def tasks(self, bench: Bench) -> list[Task]:
+        """Everything it needs trained."""
+        return self.make_tasks(bench) if self.make_tasks else bench.tasks(self.name, self.rows)
+
+    def runs(self, bench: Bench) -> list[Run]:
+        """The runs its numbers come from."""
+        return self.list_runs(bench) if self.list_runs else [bench.run(row) for row in self.rows]
+
+    def command(self, bench: Bench) -> str:
+        """What makes it."""
+        return f"probmargin reproduce {self.name}" + (" --scale smoke" if bench.is_smoke else "")
+
+
+def carry_out(study: Study, bench: Bench) -> tuple[dict[str, Any] | None, list[Outcome]]:
+    """Train what is missing, measure, and return the record; or the runs that failed."""
+    began = time.perf_counter()
+    waiting = [task for task in study.tasks(bench) if not task.is_judged]
+    failed = bench.execute(waiting) if waiting else []
+    if failed:
+        return None, failed
+    if bench.is_smoke and bench.device.type == "cpu":
+        # The network is so small that a second thread costs more than it brings.
+        torch.set_num_threads(1)
+    numbers = study.measure(bench)
+    return _record(study, bench, numbers, time.perf_counter() - began), []
+
+
+def _record(study: Study, bench: Bench, numbers: dict[str, Any], seconds: float) -> dict[str, Any]:
+    keys = ("id", "seed", "data", "model", "recipe_hash", "data_fingerprint", "label_noise", "commit", "hardware")
+    runs = [{key: run.record.get(key) for key in keys} for run in study.runs(bench)]
+    return {
+        "id": study.name,
+        "title": study.title,
+        "command": study.command(bench),
+        "scale": bench.scale,
+        "data_set": bench.data_name,
+        "model": bench.model_name,
+        "seed": bench.seed,
+        "commit": commit(),
+        "hardware": hardware(bench.device),
+        "versions": versions(),
+        "seconds": round(seconds, 1),
+        "runs": runs,
+        "data": rounded(numbers),
+    }
+
+
+def rounded(value: Any) -> Any:
+    """Plain data with numbers of six digits, so that a record can be read and stored.
+
+    >>> rounded({"a": np.float32(1 / 3), "b": (1, float("nan"))})
+    {'a': 0.333333, 'b': [1, None]}
+    """
+    if isinstance(value, dict):
+        return {str(key): rounded(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [rounded(item) for item in value]
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return float(f"{float(value):.{_DIGITS}g}") if math.isfinite(value) else None
+    return value

@@ -1,0 +1,69 @@
+"""Figures of training: accuracy under attack over the epochs (1c), and the three areas of the margin."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from probmargin.reporting.figures_style import (
+    AREA_COLOURS,
+    AREA_HATCHES,
+    GREY,
+    METHOD_LINES,
+    METHOD_NAMES,
+    PAGE,
+    grid,
+    new_figure,
+    panel,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ATTACKS = {"pgd-20": "PGD-20", "cw": "CW-20"}
+
+
+def figure1c(data: Mapping[str, Any]) -> "Figure":
+    """Accuracy on test images under PGD and under CW; the burn-in is shaded."""
+    figure = new_figure(PAGE, 2.4)
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, letter, (attack, title) in zip(panels, "ab", ATTACKS.items(), strict=True):
+        mark_burn_in(axes, data["burn_in_epochs"])
+        for curve in data["curves"]:
+            values = [100 * value for value in curve["accuracy"][attack]]
+            axes.plot(curve["epochs"], values, **METHOD_LINES[curve["row"]], label=METHOD_NAMES[curve["row"]])
+        axes.set_xlabel("epoch")
+        axes.set_xlim(0, data["epochs"] + 0.5)
+        axes.locator_params(axis="x", integer=True)
+        grid(axes)
+        panel(axes, letter, f"under {title} ({data['num_images']:,} test images)")
+    panels[0].set_ylabel("accuracy, %")
+    panels[1].legend(loc="lower right")
+    return figure
+
+
+def mark_burn_in(axes: "Axes", epochs: int) -> None:
+    """Shade the epochs in which every weight is one."""
+    axes.axvspan(0, epochs, color="#F0F0F0", zorder=0)
+    axes.annotate(
+        "burn-in", (epochs, 1.0), (-3, -3), xycoords=("data", "axes fraction"), textcoords="offset points",
+        fontsize=6, color=GREY, ha="right", va="top",
+    )  # fmt: skip
+
+
+def draw_areas(axes: "Axes", curve: Mapping[str, Any]) -> None:
+    """Shares of safe, boundary and wrong examples over the epochs, one on top of the other."""
+    names = ("wrong", "boundary", "safe")
+    shares = [[100 * value for value in curve[name]] for name in names]
+    patches = axes.stackplot(
+        curve["epochs"],
+        *shares,
+        colors=[AREA_COLOURS[name] for name in names],
+        labels=names,
+        edgecolor="black",
+        linewidth=0.3,
+    )
+    for patch, name in zip(patches, names, strict=True):
+        patch.set_hatch(AREA_HATCHES[name])
+    axes.set_xlim(min(curve["epochs"]), max(curve["epochs"]))
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("epoch")
