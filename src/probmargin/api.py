@@ -1,45 +1,49 @@
 """The public functions: tensors in, tensors out; each works without the rest."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import nn
 
-from probmargin.attacks.attack import ATTACKS, Attack
+from probmargin.attacks.attack import Attack
 from probmargin.attacks.balls import Norm
-from probmargin.core.batch import AttackResult, BatchView, LossTerms
-from probmargin.core.errors import UsageError, unknown_name
+from probmargin.core.batch import AttackResult, LossTerms
+from probmargin.core.errors import UsageError
 from probmargin.core.losses import logit_margin, probabilistic_margin
-from probmargin.core.noise import KeyedNoise, fresh_noise
-from probmargin.core.types import Images, Labels, Logits, PerExample
+from probmargin.core.noise import KeyedNoise
+from probmargin.core.types import Images, Labels
 from probmargin.data.checks import check_images
-from probmargin.data.dataset import DataSet, from_arrays
-from probmargin.data.loader import DESCRIPTIONS as DATA_SETS, load as load_data
+from probmargin.data.dataset import DataSet
+from probmargin.data.given import Given, as_data_set
+from probmargin.data.loader import load as load_data
 from probmargin.engine.devices import pick_device
 from probmargin.evaluation.evaluate import EvaluationSettings, evaluate as evaluate_model
-from probmargin.evaluation.protocol import DESCRIPTIONS as PROTOCOL_ATTACKS, PROTOCOLS
-from probmargin.margins.margin import MARGINS
+from probmargin.export.export import export as export_run
+from probmargin.export.formats import load_model as load_exported
+from probmargin.export.importing import ImportRequest, import_weights as take_over
+from probmargin.export.subject import ExportRequest
 from probmargin.methods.method import Method
-from probmargin.methods.plain import with_settings
-from probmargin.methods.resolve import METHODS, named, resolve
-from probmargin.models.build import DESCRIPTIONS as MODELS
-from probmargin.objectives.at import AT
-from probmargin.objectives.mart import Mart
-from probmargin.objectives.objective import OBJECTIVES
-from probmargin.objectives.trades import Trades
+from probmargin.methods.pieces import (
+    at_loss,
+    attack,
+    gairat_weight,
+    hinge_weight,
+    mart_loss,
+    normalize_weights,
+    sigmoid_weight,
+    step_weight,
+    trades_loss,
+)
+from probmargin.methods.propose import propose
+from probmargin.methods.resolve import resolve
 from probmargin.runs.run import Run as StoredRun, open_run
-from probmargin.training.network import Network
+from probmargin.training.drop_in import loss_recipe, recipe_loss
+from probmargin.training.names import catalogue
 from probmargin.training.progress import Reporter
-from probmargin.training.step import Batch, attack_batch, batch_loss, view_of, weigh
 from probmargin.training.train import TrainRequest, train as run_training
-from probmargin.weights.gairat import GairatTanh
-from probmargin.weights.hinge import Hinge, HingeAsPrinted
-from probmargin.weights.sigmoid import Sigmoid
-from probmargin.weights.step import Step
-from probmargin.weights.weight import NORMALIZERS, WEIGHTS
 
 __all__ = [
     "Attack",
@@ -54,9 +58,12 @@ __all__ = [
     "attack",
     "catalogue",
     "evaluate",
+    "export",
     "gairat_weight",
     "hinge_weight",
+    "import_weights",
     "load_data",
+    "load_model",
     "logit_margin",
     "mail_loss",
     "mart_loss",
@@ -69,107 +76,6 @@ __all__ = [
     "trades_loss",
     "train",
 ]
-
-Arrays: TypeAlias = tuple[Any, Any]
-"""Images and labels, as arrays or tensors."""
-
-
-def sigmoid_weight(margin: PerExample, slope: float = 10.0, bias: float = -0.5) -> PerExample:
-    """1 / (1 + exp(slope * (margin - bias))).
-
-    >>> sigmoid_weight(torch.tensor([-0.5, 0.0])).tolist()
-    [0.5, 0.006693]
-    """
-    return Sigmoid(slope=slope, bias=bias)(margin)
-
-
-def hinge_weight(margin: PerExample, slope: float = 2.0, bias: float = 0.0, as_printed: bool = False) -> PerExample:
-    """max(0, slope * (bias - margin)); with `as_printed` the paper's rising form max(0, slope * (margin - bias)).
-
-    >>> hinge_weight(torch.tensor([-0.5, 0.5])).tolist()
-    [1.0, 0.0]
-    """
-    chosen = HingeAsPrinted(slope=slope, bias=bias) if as_printed else Hinge(slope=slope, bias=bias)
-    return chosen(margin)
-
-
-def step_weight(margin: PerExample, alpha: float = 0.2, bias: float = 0.0) -> PerExample:
-    """Alpha where the margin is above the bias, else 1 - alpha.
-
-    >>> step_weight(torch.tensor([-0.5, 0.5])).tolist()
-    [0.8, 0.2]
-    """
-    return Step(alpha=alpha, bias=bias)(margin)
-
-
-def gairat_weight(steps: PerExample, num_steps: int, lam: float) -> PerExample:
-    """GAIRAT's (1 + tanh(lam + 5 (1 - 2 steps / num_steps))) / 2, not normalised.
-
-    >>> gairat_weight(torch.tensor([4.0, 10.0]), num_steps=10, lam=-1.0).tolist()
-    [0.5, 0.00000614]
-    """
-    return GairatTanh(lam=lam, num_steps=num_steps)(steps)
-
-
-def normalize_weights(weight: PerExample, how: str = "mean_one") -> PerExample:
-    """Scale a batch of weights: mean_one, sum_one or fixed.
-
-    >>> normalize_weights(torch.tensor([3.0, 1.0])).tolist()
-    [1.5, 0.5]
-    """
-    return NORMALIZERS.build(how)(weight, reduce=lambda total: total)
-
-
-def at_loss(logits_adv: Logits, labels: Labels) -> LossTerms:
-    """Cross-entropy of the adversarial images, per example; the weight multiplies all of it.
-
-    >>> at_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0])).weighted.tolist()
-    [0.6931]
-    """
-    return AT()(BatchView(labels=labels, logits_adv=logits_adv))
-
-
-def trades_loss(logits_nat: Logits, logits_adv: Logits, labels: Labels, beta: float) -> LossTerms:
-    """Clean cross-entropy (plain) and beta * KL(p_nat || p_adv) (weighted), per example.
-
-    >>> terms = trades_loss(torch.zeros(1, 2), torch.tensor([[2.0, 0.0]]), torch.tensor([0]), beta=6.0)
-    >>> (terms.weighted + terms.plain).mean().item()
-    3.2958
-    """
-    return Trades(beta=beta)(BatchView(labels=labels, logits_nat=logits_nat, logits_adv=logits_adv))
-
-
-def mart_loss(logits_nat: Logits, logits_adv: Logits, labels: Labels, beta: float) -> LossTerms:
-    """Boosted cross-entropy (weighted) and beta times the misclassification-aware divergence (plain), per example.
-
-    >>> terms = mart_loss(torch.zeros(1, 2), torch.zeros(1, 2), torch.tensor([0]), beta=5.0)
-    >>> terms.weighted.tolist(), round(terms.plain.item(), 4)
-    ([1.3861], 0.0)
-    """
-    return Mart(beta=beta)(BatchView(labels=labels, logits_nat=logits_nat, logits_adv=logits_adv))
-
-
-def attack(name: str, **settings: Any) -> Attack:
-    """An attack by name; call it with (model, x, labels) to get an AttackResult.
-
-    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
-    >>> x, labels = torch.rand(2, 1, 2, 2), torch.tensor([0, 1])
-    >>> result = attack("pgd", eps=8 / 255, step_size=2 / 255, num_steps=10)(model, x, labels)
-    >>> bool(((result.x_adv - x).abs() <= 8 / 255 + 1e-6).all())
-    True
-    """
-    return ATTACKS.build({"name": name, **settings}, "attack")
-
-
-def _method(method: str | Method, weighted: bool, **attack_settings: float) -> Method:
-    recipe = named(method) if isinstance(method, str) else method
-    if recipe.attack is not None and isinstance(method, str):
-        recipe = with_settings(recipe, {f"attack.{key}": value for key, value in attack_settings.items()})
-    if not weighted:
-        return recipe.without_weights()
-    num_steps = getattr(recipe.attack, "num_steps", 0)
-    weight = recipe.weight.resolve(epoch=recipe.epochs - 1, epochs=recipe.epochs, num_steps=num_steps)
-    return replace(recipe, weight=weight)
 
 
 def mail_loss(
@@ -194,12 +100,8 @@ def mail_loss(
     >>> loss = mail_loss(model, torch.rand(8, 1, 2, 2), torch.randint(3, (8,)), method="mail-at", seed=0)
     >>> loss.backward(); optimizer.step()
     """
-    recipe = _method(method, weighted, eps=eps, step_size=step_size, num_steps=num_steps)
-    network = Network(model)
-    batch = Batch(x=x, labels=labels, noise=fresh_noise(len(x), x.device, seed))
-    view = view_of(network.forward, recipe, batch, attack_batch(network, recipe, batch))
-    weight, _ = weigh(view, recipe)
-    return batch_loss(view, recipe, weight)
+    recipe = loss_recipe(method, weighted, eps=eps, step_size=step_size, num_steps=num_steps)
+    return recipe_loss(model, x, labels, recipe, seed)
 
 
 @dataclass(frozen=True)
@@ -214,21 +116,11 @@ class Run(StoredRun):
         return self.trained
 
 
-def _data(data: "str | DataSet | tuple[Arrays, Arrays]", data_dir: Path | str | None, download: bool) -> DataSet:
-    if isinstance(data, DataSet):
-        return data
-    if isinstance(data, str):
-        return load_data(data, Path(data_dir) if data_dir else None, download=download)
-    if not isinstance(data, tuple | list) or len(data) != 2:
-        raise UsageError("data is a name such as 'cifar10', a DataSet, or ((x, y), (x_test, y_test))")
-    return from_arrays("arrays", data[0], data[1])
-
-
 def train(
     method: str | Method = "mail-trades",
     *,
     model: str | nn.Module = "resnet18",
-    data: "str | DataSet | tuple[Arrays, Arrays]" = "cifar10",
+    data: Given = "cifar10",
     out: str | Path,
     preset: str = "paper",
     data_dir: str | Path | None = None,
@@ -243,6 +135,7 @@ def train(
     resume: bool = False,
     normalize: bool = False,
     checkpoint: str | Path | None = None,
+    new_head: bool = False,
     fork: str | None = None,
     keep_epochs: Sequence[int] = (),
     validation: int | None = None,
@@ -257,17 +150,21 @@ def train(
 ) -> Run:
     """Train a model by a method and return the run, with .path, .model, .recipe and .metrics.
 
-    `data` is a name, a DataSet, or ((x, y), (x_test, y_test)) with images in [0, 1] or uint8; `model` a name,
-    package.module:factory, or an nn.Module from [0, 1] images to logits. The other arguments are those of
-    `probmargin train`.
+    `data` is a name, a DataSet, ((x, y), (x_test, y_test)) with images in [0, 1] or uint8, or two torch data sets;
+    `model` a name, package.module:factory, or an nn.Module from [0, 1] images to logits. Where the data set is your
+    own, eps and the length of training are proposed from it, as on the command line; the other arguments are those
+    of `probmargin train`.
     """
-    dataset = _data(data, data_dir, download)
-    model_name = model if isinstance(model, str) else ""
+    dataset = as_data_set(data, data_dir, download=download)
+    own = reporter or Reporter(quiet=True)
+    scale, line = propose(dataset) or (None, "")
+    if line and isinstance(method, str):
+        own.say(line)
     recipe = resolve(
         method,
         preset=preset,
-        data=dataset.name,
-        model=model_name,
+        data=scale or dataset.name,
+        model=model if isinstance(model, str) else "",
         epochs=epochs,
         batch_size=batch_size,
         settings=settings or {},
@@ -282,6 +179,7 @@ def train(
         resume=resume,
         normalize=normalize,
         checkpoint=Path(checkpoint) if checkpoint else None,
+        new_head=new_head,
         fork=fork,
         keep_epochs=tuple(keep_epochs),
         validation=validation,
@@ -293,7 +191,7 @@ def train(
         label_noise=label_noise,
         sync_bn=sync_bn,
     )
-    run, trained = run_training(recipe, dataset, request, reporter or Reporter(quiet=True))
+    run, trained = run_training(recipe, dataset, request, own)
     return Run(run.path, trained)
 
 
@@ -315,6 +213,8 @@ def evaluate(
     >>> 0 <= result["nat"]["accuracy"] <= 1 and len(result["pgd-5"]["interval"]) == 2
     True
     """
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise UsageError(f"evaluate takes images and labels as (x, y), not {type(data).__name__}: collect them first")
     x, labels = data
     check_images(
         x, labels, num_classes=None if len(labels) > 1 and labels.min() < labels.max() else int(labels.max()) + 1
@@ -326,34 +226,60 @@ def evaluate(
     return evaluate_model(on_device, images.to(chosen), labels.to(chosen), attacks=attacks, settings=settings)
 
 
-def catalogue(kind: str | None = None) -> list[str]:
-    """The names that commands and recipes take, one line each; of one kind or of all.
+def export(
+    run: str | Path | StoredRun,
+    out: str | Path,
+    *,
+    format: str = "safetensors",
+    data: Given | None = None,
+    data_dir: str | Path | None = None,
+    licence: str | None = None,
+    num_examples: int | None = None,
+    log: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Write a run's model to a file, or a bundle's folder, with a model card; the file is read again and checked.
 
-    >>> [line.split()[0] for line in catalogue("weights")][1:4]
-    ['gairat_discrete', 'gairat_sigmoid', 'gairat_tanh']
+    `format` is safetensors, torch-export, onnx or robustbench. `data` is what the file is checked on: the run's own
+    unless given, which it must be where training data was given as arrays.
     """
-    kinds: dict[str, dict[str, str]] = {
-        "methods": {name: _method_summary(name) for name in METHODS},
-        "margins": {name: MARGINS.summary(name) for name in MARGINS.names()},
-        "weights": {name: WEIGHTS.summary(name) for name in WEIGHTS.names()},
-        "normalizers": {name: NORMALIZERS.summary(name) for name in NORMALIZERS.names()},
-        "objectives": {name: OBJECTIVES.summary(name) for name in OBJECTIVES.names()},
-        "attacks": PROTOCOL_ATTACKS | {f"{n} (in recipes)": ATTACKS.summary(n) for n in ATTACKS.names()},
-        "protocols": {name: protocol.summary for name, protocol in PROTOCOLS.items()},
-        "models": dict(MODELS),
-        "data": dict(DATA_SETS),
-    }
-    if kind is not None and kind not in kinds:
-        raise unknown_name("kind of name", kind, kinds)
-    lines = []
-    for title, entries in kinds.items():
-        if kind in (None, title):
-            lines.append(title)
-            width = max(map(len, entries)) + 2
-            lines += [f"  {name:<{width}}{summary}" for name, summary in entries.items()]
-    return lines
+    chosen = run if isinstance(run, StoredRun) else open_run(run)
+    request = ExportRequest(
+        run=chosen.path,
+        format=format,
+        out=Path(out),
+        data_dir=Path(data_dir) if data_dir else None,
+        licence=licence,
+        num_examples=num_examples,
+        model=chosen.trained if isinstance(chosen, Run) else None,
+        data_set=None if data is None else as_data_set(data, data_dir),
+    )
+    return export_run(request, log)
 
 
-def _method_summary(name: str) -> str:
-    presets = METHODS[name]
-    return f"{str(presets['paper'].__doc__).splitlines()[0]} [{', '.join(presets)}]"
+def load_model(path: str | Path) -> nn.Module:
+    """The network of a safetensors file that `export` wrote, in eval mode: images in [0, 1] to logits."""
+    return load_exported(Path(path))
+
+
+def import_weights(
+    weights: str | Path,
+    out: str | Path,
+    *,
+    layout: str,
+    model: str,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    partial: bool = False,
+    log: Callable[[str], None] = lambda line: None,
+) -> nn.Module:
+    """Bring others' weights (layout trades, awp, gairat or robustbench) into one of our models and into a file."""
+    request = ImportRequest(
+        weights=Path(weights),
+        layout=layout,
+        model=model,
+        out=Path(out),
+        mean=None if mean is None else tuple(mean),
+        std=None if std is None else tuple(std),
+        partial=partial,
+    )
+    return take_over(request, log).model

@@ -79,6 +79,8 @@ OPTIONS = {
     "inspect": "--top --json --measure-lps --data-dir --device --help",
     "demo": "--out --seed --help",
     "list": "--help",
+    "export": "--format --out --data --data-dir --licence --license --num-examples --help",
+    "import": "--layout --model --out --mean --std --partial --help",
 }
 
 

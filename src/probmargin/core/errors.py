@@ -1,4 +1,4 @@
-"""The one exception that means the user can fix it."""
+"""Errors that are one line: what the user can fix, and what only a look at the machine or the code can."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,6 +6,10 @@ from collections.abc import Iterable
 
 class UsageError(ValueError):
     """Wrong use. Its message is one line that names the fix; the command line prints it and exits with 2."""
+
+
+class Failure(RuntimeError):
+    """Not wrong use, yet known: its message is one line, and the command line exits with 1."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:

@@ -1,7 +1,10 @@
 """Checkpoints: tensors in safetensors, the rest in JSON with a checksum; no pickle."""
 
+import errno
 import hashlib
 import json
+import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,12 +40,34 @@ def _checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def file_hash(path: Path) -> str:
+    """Sixteen hex digits that identify a file's content."""
+    if not path.is_file():
+        raise UsageError(f"there is no checkpoint file {path}; give a .safetensors, .pt or .pth file")
+    return _checksum(path)[:16]
+
+
+def write_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file; what goes wrong on the way to the disk is an OSError, as with any other file."""
+    try:
+        save_file(tensors, path, metadata=metadata)
+        # The library makes files that only their owner can read.
+        path.chmod(0o644)
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        raise OSError(int(number[1]) if number else errno.EIO, _reason(error, number), str(path)) from None
+
+
+def _reason(error: Exception, number: "re.Match[str] | None") -> str:
+    return os.strerror(int(number[1])) if number else " ".join(str(error).split())
+
+
 def save(path: Path, checkpoint: Checkpoint) -> None:
     """Write PATH.safetensors, then PATH.json, which vouches for it: a checkpoint counts once its JSON is there."""
     own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
     target = path.with_suffix(".safetensors")
     with written_aside(target) as aside:
-        save_file(own, aside)
+        write_tensors(aside, own)
         checksum = _checksum(aside)
     write_json(path.with_suffix(".json"), {**checkpoint.facts, "sha256": checksum})
 
@@ -67,21 +92,37 @@ def remove(path: Path) -> None:
     path.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
+"""Names under which others' files keep the weights beside other things."""
+
+
 def load_weights(path: Path) -> dict[str, torch.Tensor]:
     """A state dict from safetensors, or from a PyTorch file read without running code."""
-    if not path.exists():
-        raise UsageError(f"there is no checkpoint file {path}")
-    tensors: dict[str, Any]
+    if not path.is_file():
+        raise UsageError(f"there is no checkpoint file {path}; give a .safetensors, .pt or .pth file")
+    content: Any
     try:
         if path.suffix == ".safetensors":
-            tensors = dict(load_file(path))
+            content = load_file(path)
         else:
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"{path} cannot be read as weights: {reason}") from None
-    for key in ("state_dict", "model"):
-        if isinstance(tensors.get(key), dict):
-            tensors = tensors[key]
-    model = {name[len("model/") :]: tensor for name, tensor in tensors.items() if name.startswith("model/")}
-    return model or {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
+        raise UsageError(
+            f"{path} cannot be read as weights ({reason}): give safetensors, or torch.save(model.state_dict(), ...); "
+            "pickled code is refused"
+        ) from None
+    while isinstance(content, dict) and any(isinstance(content.get(key), dict) for key in _WRAPPERS):
+        content = next(content[key] for key in _WRAPPERS if isinstance(content.get(key), dict))
+    tensors = {name: tensor for name, tensor in _items(content) if isinstance(tensor, torch.Tensor)}
+    if not tensors:
+        raise UsageError(f"{path} holds no weights; save them with torch.save(model.state_dict(), ...)")
+    # A state of a run: the moving average is what the run is judged by.
+    for prefix in ("ema/", "model/"):
+        if own := {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}:
+            return own
+    return {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
+
+
+def _items(content: Any) -> list[tuple[str, Any]]:
+    return [(str(name), value) for name, value in content.items()] if isinstance(content, dict) else []

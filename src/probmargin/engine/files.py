@@ -1,11 +1,15 @@
 """Files that are either whole or not there: written aside, flushed to disk, renamed."""
 
+import errno
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from probmargin.core.errors import UsageError
 
 
 @contextmanager
@@ -35,10 +39,42 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def check_can_write(path: Path, option: str) -> None:
+    """Refuse a place where nothing can be written, before hours are spent on what is to go there; leaves no trace."""
+    folder = next(place for place in (path, *path.absolute().parents) if place.exists())
+    where = folder.parent if folder == path and not path.is_dir() else folder
+    try:
+        if not where.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(where))
+        with tempfile.TemporaryFile(dir=where):
+            pass
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UsageError(f"cannot write to {path} ({error.strerror}: {where}); choose another {option}") from None
+
+
+def check_is_new(path: Path, option: str) -> None:
+    """Refuse to write over a file or folder that is there."""
+    if path.exists():
+        raise UsageError(f"{path} is there already and is left as it is; remove it or choose another {option}")
+    check_can_write(path, option)
+
+
 def write_json(path: Path, plain: Any) -> None:
     """Write plain data as indented JSON, whole or not at all."""
     with written_aside(path) as aside:
         aside.write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; a damaged one is an error that names it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {path}; check its name") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is damaged ({error}); make it again") from None
 
 
 def append_json_line(path: Path, plain: Any) -> None:

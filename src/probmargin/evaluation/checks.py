@@ -10,9 +10,9 @@ from probmargin.attacks.apgd import APGD
 from probmargin.core.errors import UsageError
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels, Logits
+from probmargin.models.checks import looks_like_probabilities as looks_like_probabilities
 
-_CLOSE = 1e-5
-_SAME_OUTPUT = 1e-4
+SAME_OUTPUT = 1e-4
 _SQUARE_GAIN = 0.002
 _INNER_GRADIENTS = ("grad", "backward", "_make_grads")
 
@@ -36,16 +36,6 @@ def check_logits(logits: Logits, labels: Labels) -> None:
         raise UsageError(f"the model returns NaN for {count} of {len(logits)} clean images; check its weights")
     if int(labels.min()) < 0 or int(labels.max()) >= logits.shape[1]:
         raise UsageError(f"labels must be in 0..{logits.shape[1] - 1}: the model has {logits.shape[1]} classes")
-
-
-def looks_like_probabilities(logits: Logits) -> bool:
-    """Whether every row is between 0 and 1 and sums to 1.
-
-    >>> looks_like_probabilities(torch.tensor([[0.7, 0.3]])), looks_like_probabilities(torch.tensor([[7.0, 3.0]]))
-    (True, False)
-    """
-    inside = bool((logits < 1 + _CLOSE).all()) and bool((logits > -_CLOSE).all())
-    return inside and bool(((logits.sum(dim=1) - 1).abs() < _CLOSE).all())
 
 
 def softmax_warning(logits: Logits) -> list[str]:
@@ -82,7 +72,7 @@ def output_spread(call: Classifier, x: Images, passes: int = 5) -> float:
 
 def randomness_warning(call: Classifier, x: Images) -> list[str]:
     """Five passes that disagree."""
-    if output_spread(call, x) > _SAME_OUTPUT:
+    if output_spread(call, x) > SAME_OUTPUT:
         return ["the model's output is random: use version='rand'"]
     return []
 

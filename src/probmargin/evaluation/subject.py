@@ -10,13 +10,15 @@ from torch import nn
 
 from probmargin.attacks.balls import Norm
 from probmargin.core.errors import UsageError, unknown_name
+from probmargin.core.frozen import frozen
 from probmargin.core.records import coerce, parse_number
 from probmargin.data.dataset import DataSet, ImageSet
 from probmargin.data.loader import load
-from probmargin.engine.checkpoints import load_weights
 from probmargin.engine.devices import pick_device
 from probmargin.engine.distributed import World, local_device, process_group
 from probmargin.engine.environment import commit, hardware, versions
+from probmargin.engine.files import check_can_write
+from probmargin.evaluation.checks import SAME_OUTPUT, output_spread
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
 from probmargin.evaluation.export import save_adversarial
 from probmargin.evaluation.parts import weights_hash
@@ -24,8 +26,10 @@ from probmargin.evaluation.places import Place, Shard, merge, parse_shard, place
 from probmargin.evaluation.protocol import PROTOCOLS, make_plan
 from probmargin.evaluation.summary import summarize
 from probmargin.evaluation.verdicts import Verdicts
-from probmargin.models.build import build_model, check_model
+from probmargin.models.build import build_model, check_model, origin
+from probmargin.models.checks import check_logits
 from probmargin.runs.run import Run, open_run
+from probmargin.runs.weights import with_weights
 
 Log = Callable[[str], None]
 
@@ -58,7 +62,12 @@ class EvaluationRequest:
 
 def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, Any], Path | None]:
     """Judge what the request names; results go into the run's folder, or to `out`. A shard leaves its part there."""
-    run, model, data = open_subject(request)
+    for path, option in ((request.out, "--out"), (request.save_adversarial, "--save-adversarial")):
+        if path is not None:
+            check_can_write(path, option)
+    run, model, data = open_subject(request, log)
+    if run is None:
+        _check_outputs(model, data, request)
     settings = settings_of(request, run, len(data.test))
     for name in request.attacks:
         make_plan(name, settings.norm, settings.eps)
@@ -155,29 +164,51 @@ def _shard(request: EvaluationRequest, world: World) -> Shard:
     return Shard(world.rank, world.size)
 
 
-def open_subject(request: EvaluationRequest) -> tuple[Run | None, nn.Module, DataSet]:
-    """The run, if it is one, the model and the data."""
+def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.Module, DataSet]:
+    """The run, if it is one, the model and the data; says which file of the user's a model comes from."""
     if request.run is not None:
         if request.model or request.checkpoint:
             raise UsageError("give a run's folder, or --model with --checkpoint, not both")
         run = open_run(request.run)
-        return run, run.model, load(request.data or run.record["data"], request.data_dir)
+        _say_origin(run.record["model"] if run.record.get("model_settings") else "", log)
+        return run, run.model, data_of(run, request.data, request.data_dir)
     if request.model is None or request.data is None:
         raise UsageError("give a run's folder, or --model, --checkpoint and --data")
     data = load(request.data, request.data_dir)
+    _say_origin(request.model, log)
     model = build_model(request.model, num_classes=data.num_classes, in_channels=data.channels)
     if request.checkpoint is not None:
-        weights = load_weights(request.checkpoint)
-        try:
-            model.load_state_dict(weights)
-        except RuntimeError as error:
-            raise UsageError(f"{request.checkpoint} does not fit {request.model}: {_short(error)}") from None
+        model = with_weights(model, request.checkpoint, request.model)
     check_model(model, (data.channels, *data.image_size), data.num_classes, request.model)
     return None, model, data
 
 
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+def data_of(run: Run, data: str | None = None, data_dir: Path | None = None) -> DataSet:
+    """The data a run was trained on, in the size it was trained in, or other data."""
+    record = run.record
+    name = data or str(record["data"])
+    _, height, width = record.get("image_shape") or (0, 0, 1)
+    is_square_folder = name.startswith("folder:") and height == width
+    return load(name, data_dir, image_size=height if is_square_folder else None)
+
+
+def _say_origin(name: str, log: Log) -> None:
+    if line := origin(name):
+        log(line)
+
+
+def _check_outputs(model: nn.Module, data: DataSet, request: EvaluationRequest) -> None:
+    """Refuse probabilities, and a random model under attacks that expect none: its accuracy would be luck."""
+    name = str(request.model)
+    x = data.test.take(range(min(8, len(data.test)))).floats()
+    with frozen(model, "eval") as call, torch.no_grad():
+        logits = call(x)
+        is_random = output_spread(call, x) > SAME_OUTPUT
+    check_logits(logits, name)
+    if is_random and not set(request.attacks) <= {"nat", "aa-rand"}:
+        raise UsageError(
+            f"model {name} is random in eval mode: turn its dropout or noise off, or judge it by --attacks nat,aa-rand"
+        )
 
 
 def settings_of(request: EvaluationRequest, run: Run | None, total: int) -> EvaluationSettings:

@@ -50,10 +50,12 @@ class DataScale:
 
     eps: float
     step_size: float
-    epochs: int
-    lr: float
-    weight_decay: float
     augment: Augment
+    epochs: int | None = None
+    """None, here and below: as the recipe says."""
+    lr: float | None = None
+    weight_decay: float | None = None
+    batch_size: int = 128
 
 
 DIGITS_SCALE = DataScale(
@@ -64,12 +66,18 @@ DATA_SCALES: Mapping[str, DataScale] = {"digits": DIGITS_SCALE}
 
 def at_scale(method: Method, scale: DataScale) -> Method:
     """A recipe at the size a data set asks for."""
-    scaled = with_epochs(method, scale.epochs)
+    scaled = method if scale.epochs is None else with_epochs(method, scale.epochs)
     settings: dict[str, Any] = {}
     for slot in ("attack", "second_attack"):
         if getattr(method, slot) is not None:
             settings |= {f"{slot}.eps": scale.eps, f"{slot}.step_size": scale.step_size}
-    scaled = replace(scaled, lr=scale.lr, weight_decay=scale.weight_decay, batch_size=128, augment=scale.augment)
+    scaled = replace(
+        scaled,
+        lr=scaled.lr if scale.lr is None else scale.lr,
+        weight_decay=scaled.weight_decay if scale.weight_decay is None else scale.weight_decay,
+        batch_size=scale.batch_size,
+        augment=scale.augment,
+    )
     return with_settings(scaled, settings)
 
 
@@ -112,21 +120,24 @@ def resolve(
     method: str | Method = "mail-trades",
     *,
     preset: str = "paper",
-    data: str = "",
+    data: str | DataScale = "",
     model: str = "",
     epochs: int | None = None,
     batch_size: int | None = None,
     settings: Mapping[str, Any] | Sequence[tuple[str, Any]] = (),
 ) -> Method:
-    """Resolve a recipe. `epochs` scales the schedule; `settings`, by path, are taken as they are and win."""
+    """Resolve a recipe. `epochs` scales the schedule; `settings`, by path, are taken as they are and win.
+
+    `data` is a known data set's name, or the scale that one of the user's own asks for.
+    """
     if isinstance(method, Method):
         recipe = method
     else:
         recipe = named(method, preset)
         if preset == "paper" and model.startswith("wrn-"):
             recipe = _for_wide(recipe)
-        if data in DATA_SCALES:
-            recipe = at_scale(recipe, DATA_SCALES[data])
+        if scale := data if isinstance(data, DataScale) else DATA_SCALES.get(data):
+            recipe = at_scale(recipe, scale)
     if epochs is not None:
         recipe = with_epochs(recipe, epochs)
     if batch_size is not None:

@@ -1,6 +1,5 @@
 """A run's folder."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from torch import nn
 
 from probmargin.core.errors import UsageError
 from probmargin.engine import checkpoints
-from probmargin.engine.files import read_json_lines, write_json
+from probmargin.engine.files import read_json, read_json_lines, write_json
 from probmargin.methods.method import Method
 from probmargin.methods.resolve import read_recipe
 from probmargin.models.build import build_model
@@ -60,7 +59,7 @@ class Run:
     @property
     def record(self) -> dict[str, Any]:
         """What the run says of itself."""
-        record: dict[str, Any] = json.loads(self.record_path.read_text(encoding="utf-8"))
+        record: dict[str, Any] = read_json(self.record_path)
         return record
 
     def update_record(self, **entries: Any) -> None:

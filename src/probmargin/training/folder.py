@@ -54,7 +54,8 @@ class Beginning:
         if not run.record_path.exists():
             # A start that was killed before its record was there leaves a part at most.
             if self.resume and run.path.exists() and any(path.suffix != ".part" for path in run.path.iterdir()):
-                raise UsageError(f"{run.path} holds no run to resume")
+                raise UsageError(f"{run.path} holds no run to resume; leave --resume out, or name the run's folder")
+            self._check_foreign()
             return False
         if not self.resume:
             raise UsageError(f"{run.path} already holds a run; go on with --resume, or choose another --out")
@@ -67,6 +68,13 @@ class Beginning:
         if origin is not None and self.fork is None and not run.states():
             raise UsageError(f"{run.path} has no state yet; give --fork {origin['run']}@{origin['epoch']} again")
         return bool(run.states())
+
+    def _check_foreign(self) -> None:
+        """Refuse to write over files that no run of ours has left: a run's record comes first."""
+        names = ("recipe.json", "metrics.jsonl", "evaluation.json", "dynamics.npz", "checkpoints")
+        found = [name for name in names if (self.run.path / name).exists()]
+        if found:
+            raise UsageError(f"{self.run.path} holds {found[0]}, which would be written over; choose another --out")
 
     def _write(self) -> None:
         """Write what a new run's folder begins with; the record first, since it makes the folder this run's."""

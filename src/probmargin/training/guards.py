@@ -6,11 +6,11 @@ from contextlib import contextmanager
 
 import torch
 
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import Failure, UsageError
 from probmargin.methods.method import Method
 
 
-class TrainingStopped(RuntimeError):
+class TrainingStopped(Failure):
     """Training cannot go on; what was saved before stays."""
 
 

@@ -1,6 +1,6 @@
 """A model as the training step calls it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -11,12 +11,36 @@ from probmargin.core.types import Classifier, Images, Logits
 from probmargin.engine.devices import Precision, network_precision
 
 
+def to_training_mode(model: nn.Module) -> None:
+    """Training mode, but for batch norm whose parameters are all frozen: its statistics stay as well."""
+    model.train()
+    for module in model.modules():
+        own = list(module.parameters(recurse=False))
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and own and not any(p.requires_grad for p in own):
+            module.eval()
+
+
+def to_channels_last(model: nn.Module, image_shape: Sequence[int]) -> bool:
+    """Order the weights as convolutions like them, unless the model cannot run so: some reshape by `view`."""
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    parameter = next(model.parameters())
+    try:
+        with frozen(model, "eval") as call, torch.no_grad():
+            call(torch.zeros(2, *image_shape, device=parameter.device, dtype=parameter.dtype))
+    except RuntimeError:
+        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        return False
+    return True
+
+
 class Network:
     """A model run operation by operation, in the chosen precision."""
 
     def __init__(self, model: nn.Module, precision: Precision = "fp32") -> None:
         self.model = model
         self.precision: Precision = precision
+        self.notes: list[str] = []
+        """What a user should know of how this network runs."""
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
 
     def _in_precision(self, call: Classifier) -> Classifier:

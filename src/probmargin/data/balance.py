@@ -1,0 +1,20 @@
+"""How evenly a data set's classes are filled."""
+
+from probmargin.data.dataset import DataSet
+
+UNEVEN = 3.0
+"""From this ratio of the largest class to the smallest on, a line is said about it."""
+
+
+def imbalance(data: DataSet) -> str | None:
+    """A line on classes of very different size; None where they are even."""
+    counts = data.class_counts()
+    small, large = min(counts), max(counts)
+    if small > 0 and large < UNEVEN * small:
+        return None
+    least, most = data.classes[counts.index(small)], data.classes[counts.index(large)]
+    ratio = f"{large / small:.0f} times as many" if small else "and that class is never learnt"
+    return (
+        f"classes are uneven: {large} training images of {most!r} and {small} of {least!r}, {ratio}; every split keeps "
+        "the shares, and accuracy by class is in evaluation.json"
+    )

@@ -1,0 +1,35 @@
+"""Data as a script hands it over: a name, arrays, or torch data sets."""
+
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+from torch.utils.data import DataLoader, Dataset
+
+from probmargin.core.errors import UsageError
+from probmargin.data.dataset import DataSet, from_arrays, from_torch_datasets
+from probmargin.data.loader import load
+
+Arrays: TypeAlias = tuple[Any, Any]
+"""Images and labels, as arrays or tensors."""
+
+Given: TypeAlias = str | DataSet | tuple[Arrays, Arrays] | tuple[Dataset[Any], Dataset[Any]]
+
+_KINDS = "a name such as 'cifar10', a DataSet, ((x, y), (x_test, y_test)), or two torch data sets (train, test)"
+
+
+def as_data_set(data: Given, data_dir: Path | str | None = None, *, download: bool = False) -> DataSet:
+    """Make a DataSet of what was given, or say what can be given."""
+    if isinstance(data, DataSet):
+        return data
+    if isinstance(data, str):
+        return load(data, Path(data_dir) if data_dir else None, download=download)
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise UsageError(f"data is {_KINDS}; not {type(data).__name__}")
+    if any(isinstance(part, DataLoader) for part in data):
+        raise UsageError("data is given as loaders: pass what they load, (train_loader.dataset, test_loader.dataset)")
+    train, test = cast(tuple[Any, Any], data)
+    if isinstance(train, Dataset) and isinstance(test, Dataset):
+        return from_torch_datasets("datasets", train, test)
+    if not all(isinstance(part, tuple | list) and len(part) == 2 for part in data):
+        raise UsageError(f"data is {_KINDS}; not a pair of {type(train).__name__}")
+    return from_arrays("arrays", (train[0], train[1]), (test[0], test[1]))

@@ -1,0 +1,1 @@
+"""Trained models into files for others, and others' weights into our models."""

@@ -1,0 +1,166 @@
+"""The model card: what a model is, how it was trained, and what was measured, as JSON and as Markdown."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from probmargin._version import __version__
+from probmargin.engine.environment import commit
+from probmargin.evaluation.parts import weights_hash
+from probmargin.export.check import Check
+from probmargin.export.subject import Exported
+from probmargin.methods.propose import named
+from probmargin.runs.weights import mean_std_of
+
+MISSING_LICENCE = "not given; set one with --licence"
+
+
+def make_card(subject: Exported, file: str, check: Check, licence: str | None) -> dict[str, Any]:
+    """Everything known, as plain data."""
+    record = subject.record
+    mean_std = mean_std_of(subject.model)
+    norm, eps = subject.ball
+    return {
+        "name": record["id"],
+        "file": file,
+        "made_by": f"probmargin {__version__}",
+        "date": datetime.now(UTC).date().isoformat(),
+        "licence": licence,
+        "model": {
+            "name": record["model"],
+            "parameters": sum(parameter.numel() for parameter in subject.model.parameters()),
+            "weights": weights_hash(subject.model),
+            "input": f"float32 images (batch, {', '.join(map(str, subject.x.shape[1:]))}), values in [0, 1]",
+            "output": f"logits (batch, {subject.data.num_classes})",
+            "normalisation": {"mean": mean_std[0], "std": mean_std[1]} if mean_std else "none",
+            "classes": list(subject.data.classes),
+        },
+        "recipe": subject.recipe.plain(),
+        "recipe_hash": subject.recipe.hash(),
+        "threat_model": {"norm": norm, "eps": eps, "eps_text": named(eps)},
+        "training": {
+            "data": subject.data.name,
+            "images": len(subject.data.train),
+            "data_fingerprint": record.get("data_fingerprint"),
+            "seed": record.get("seed"),
+            "epochs": len(subject.run.metrics),
+            "started_from": record.get("checkpoint_file"),
+            "commit": record.get("commit"),
+            "hardware": record.get("hardware"),
+            "versions": record.get("versions"),
+            "seconds": record.get("train_seconds"),
+        },
+        "accuracy": _accuracy(subject.evaluation),
+        "not_measured": not_measured(subject),
+        "check_after_export": check.plain(),
+        "exported_at_commit": commit(),
+    }
+
+
+def _accuracy(evaluation: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """One row an attack, with its radius and interval."""
+    if evaluation is None:
+        return []
+    rows = []
+    for name, entry in evaluation.items():
+        if not isinstance(entry, dict) or "interval" not in entry or name == "worst_case":
+            continue
+        clean = name == "nat"
+        rows.append(
+            {
+                "attack": name,
+                "accuracy": entry["accuracy" if clean else "robust_accuracy"],
+                "interval": entry["interval"],
+                "num_examples": entry["num_examples"],
+                "norm": None if clean else evaluation["norm"],
+                "eps": None if clean else evaluation["eps"],
+                "protocol": evaluation.get("protocol"),
+            }
+        )
+    return rows
+
+
+def not_measured(subject: Exported) -> list[str]:
+    """What a reader would look for and nobody has measured, each with the command that measures it."""
+    found = {row["attack"] for row in _accuracy(subject.evaluation)}
+    command = f"probmargin evaluate {subject.run.path} --attacks"
+    missing = []
+    if "nat" not in found:
+        missing.append(f"natural accuracy on the test set: {command} nat")
+    if not found - {"nat"}:
+        missing.append(f"robust accuracy: {command} nat,pgd-20,aa")
+    elif "aa" not in found:
+        missing.append(f"robust accuracy under AutoAttack: {command} nat,aa")
+    return missing
+
+
+def markdown(card: dict[str, Any]) -> str:
+    """The card for people."""
+    model, training, threat = card["model"], card["training"], card["threat_model"]
+    lines = [
+        f"# {_cell(card['name'])}",
+        "",
+        f"{_cell(model['name'])}, {model['parameters']:,} parameters, trained on {_cell(training['data'])} "
+        f"({training['images']:,} images) by `{card['recipe']['method']}` ({card['recipe']['preset']}) against "
+        f"{threat['norm']} perturbations of {threat['eps_text']}.",
+        "",
+        f"- File: `{card['file']}`, made {card['date']} by {card['made_by']}",
+        f"- Licence: {_cell(card['licence'] or MISSING_LICENCE)}",
+        f"- Input: {model['input']}; output: {model['output']}",
+        f"- Normalisation, inside the file: {_normalisation(model['normalisation'])}",
+        f"- Classes: {', '.join(_cell(name) for name in model['classes'])}",
+        "",
+        "## Accuracy on the test set",
+        "",
+    ]
+    lines += _table(card["accuracy"])
+    lines += [f"- Not measured: {_cell(entry)}" for entry in card["not_measured"]]
+    lines += ["", "## Training", ""]
+    started = training["started_from"]
+    lines += [
+        f"- Epochs: {training['epochs']} of {card['recipe']['epochs']}; seed {training['seed']}; "
+        f"recipe hash `{card['recipe_hash']}`, data fingerprint `{training['data_fingerprint']}`",
+        f"- Started from: {_cell(started) if started else 'random weights'}",
+        f"- Code: commit {training['commit'] or 'unknown'}; {_cell(training['hardware'])}",
+        "",
+        "## Check after export",
+        "",
+        _check_line(card["check_after_export"]),
+        "",
+        "The whole recipe is in the JSON file beside this card.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows: list[dict[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    lines = ["| attack | accuracy | 95 % interval | images | norm | eps |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        low, high = row["interval"]
+        eps = "" if row["eps"] is None else named(row["eps"])
+        lines.append(
+            f"| {row['attack']} | {row['accuracy']:.2%} | {low:.2%} to {high:.2%} | {row['num_examples']} | "
+            f"{row['norm'] or ''} | {eps} |"
+        )
+    return [*lines, ""]
+
+
+def _normalisation(found: Any) -> str:
+    if isinstance(found, str):
+        return found
+    texts = (", ".join(f"{value:.4f}" for value in found[key]) for key in ("mean", "std"))
+    return "mean {}; standard deviation {}".format(*texts)
+
+
+def _check_line(check: dict[str, Any]) -> str:
+    text = f"On {check['num_examples']} test images, original and file: natural accuracy "
+    text += "{:.2%} and {:.2%}".format(*check["natural"])
+    if check["robust"]:
+        text += ", under {} {:.2%} and {:.2%}".format(check["attack"], *check["robust"])
+    return f"{text}; logits differ by {check['largest_logit_difference']:.1e} at most."
+
+
+def _cell(text: Any) -> str:
+    """Text a user typed, as plain text in Markdown."""
+    plain = " ".join(str(text).split())
+    return "".join(f"\\{letter}" if letter in "\\`*_{}[]<>|#" else letter for letter in plain)

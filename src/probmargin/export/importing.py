@@ -1,0 +1,111 @@
+"""Others' weights into our networks: by name, checked, and reported."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from probmargin.core.errors import UsageError, unknown_name
+from probmargin.engine.checkpoints import load_weights, write_tensors
+from probmargin.engine.files import check_is_new, written_aside
+from probmargin.export.layouts import LAYOUTS, Weights, renamer, split_normalisation
+from probmargin.export.subject import Log
+from probmargin.models.build import build_model
+from probmargin.models.layers import Normalize
+from probmargin.runs.weights import Fit, adopt, compare
+
+Numbers = tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportRequest:
+    """An import as asked for."""
+
+    weights: Path
+    layout: str
+    model: str
+    out: Path
+    mean: Numbers | None = None
+    """What the images are normalised by, where the file does not say."""
+    std: Numbers | None = None
+    partial: bool = False
+    """Write what fits, though not everything does."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The network, and what did not match."""
+
+    model: nn.Module
+    fit: Fit
+
+
+def import_weights(request: ImportRequest, log: Log) -> Imported:
+    """Read, rename, compare, and write a safetensors file for our network; refused unless everything matches."""
+    if request.layout not in LAYOUTS:
+        raise unknown_name("layout", request.layout, LAYOUTS)
+    if request.out.suffix != ".safetensors":
+        raise UsageError(
+            f"imported weights are written as safetensors: give -o {request.out.with_suffix('')}.safetensors"
+        )
+    check_is_new(request.out, "-o")
+    weights, mean_std = _read(request)
+    model = _network(request.model, weights)
+    fit = compare(model, weights)
+    for line in fit.lines():
+        log(line)
+    if not fit.is_exact and not request.partial:
+        raise UsageError(
+            f"{request.weights} is not a {request.model} in the layout {request.layout}: {fit.short()}; try another "
+            "--model or --layout, or take what fits with --partial"
+        )
+    adopt(model, weights)
+    count = len(model.state_dict()) - len(fit.missing) - len(fit.misshapen)
+    whole = model if mean_std is None else nn.Sequential(Normalize(*mean_std), model)
+    with written_aside(request.out) as aside:
+        write_tensors(aside, {name: tensor.contiguous() for name, tensor in whole.state_dict().items()})
+    _say(request, count, mean_std is not None, log)
+    return Imported(whole.eval(), fit)
+
+
+def _read(request: ImportRequest) -> tuple[Weights, tuple[Numbers, Numbers] | None]:
+    """The weights under our names, and the normalisation in the file or on the command line."""
+    layout = LAYOUTS[request.layout]
+    weights = load_weights(request.weights)
+    found = None
+    if layout.normalisation:
+        weights, found = split_normalisation(weights)
+    rename = renamer(request.model)
+    kept = {rename(name): tensor for name, tensor in weights.items() if not name.startswith(layout.dead)}
+    if (request.mean is None) != (request.std is None):
+        raise UsageError("--mean and --std belong together: give both, one number a channel")
+    if found is not None and request.mean is not None:
+        raise UsageError(f"{request.weights} brings its own normalisation: leave out --mean and --std")
+    if request.mean is not None and request.std is not None:
+        return kept, (request.mean, request.std)
+    if found is None:
+        return kept, None
+    mean, std = (tuple(float(value) for value in part.flatten().tolist()) for part in found)
+    return kept, (mean, std)
+
+
+def _network(name: str, weights: Weights) -> nn.Module:
+    """Our network for as many classes and channels as the weights have."""
+    first, last = weights.get("conv1.weight"), weights.get("linear.weight")
+    if first is None or last is None or first.ndim != 4 or last.ndim != 2:
+        known = ", ".join(list(weights)[:3])
+        raise UsageError(
+            f"no conv1 and last linear layer is found among {len(weights)} names ({known}, ...): try another --layout"
+        )
+    with torch.random.fork_rng(devices=[]):
+        return build_model(name, num_classes=len(last), in_channels=first.shape[1])
+
+
+def _say(request: ImportRequest, count: int, normalised: bool, log: Log) -> None:
+    log(f"{count} tensors matched; normalisation {'is inside the file' if normalised else 'none'}")
+    if note := LAYOUTS[request.layout].notes.get(request.model):
+        log(f"note: {note}")
+    log(f"written to {request.out}")
+    judged = f"--model {request.model} --checkpoint {request.out}"
+    log(f"judge it with: probmargin evaluate {judged} --data cifar10 --data-dir DIR")

@@ -1,0 +1,92 @@
+"""A folder in RobustBench's form: the model's definition, its weights, and its claims."""
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from probmargin.core.types import Classifier
+from probmargin.engine.files import write_json
+from probmargin.export.source import model_source
+from probmargin.export.subject import Exported
+from probmargin.methods.propose import named
+
+STANDARD_EPS = 8 / 255
+
+
+def write_bundle(subject: Exported, folder: Path) -> None:
+    """model.py, weights.pt and model_info.json."""
+    text = model_source(subject)
+    folder.mkdir()
+    (folder / "model.py").write_text(text, encoding="utf-8")
+    torch.save(dict(subject.model.state_dict()), folder / "weights.pt")
+    write_json(folder / "model_info.json", claims(subject))
+
+
+def read_bundle(folder: Path, _: Exported) -> Classifier:
+    """The model built from the bundle's own file."""
+    spec = importlib.util.spec_from_file_location("probmargin_bundle", folder / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    model: Classifier = module.load_model(str(folder / "weights.pt"))
+    return model
+
+
+def claims(subject: Exported) -> dict[str, Any]:
+    """RobustBench's model_info; accuracies are texts there, and null here where nobody has measured them."""
+    evaluation = subject.evaluation or {}
+    norm, eps = evaluation.get("norm"), evaluation.get("eps")
+    nat, standard = _full(subject, "nat"), _full(subject, "aa")
+    _, trained_eps = subject.ball
+    radius = eps if eps is not None else trained_eps
+    return {
+        "link": None,
+        "name": f"{subject.recipe.method} ({subject.recipe.preset})",
+        "authors": None,
+        "additional_data": False,
+        "number_forward_passes": 1,
+        "dataset": subject.data.name,
+        "venue": "Unpublished",
+        "architecture": architecture(str(subject.record["model"])),
+        "eps": named(radius),
+        "clean_acc": nat,
+        "reported": standard,
+        "autoattack_acc": standard,
+        "footnote": " ".join(_footnotes(subject, norm, radius)) or None,
+    }
+
+
+def _full(subject: Exported, attack: str) -> str | None:
+    """An accuracy in percent over all test images, by AutoAttack's standard where it is AutoAttack's."""
+    entry = (subject.evaluation or {}).get(attack)
+    if entry is None or entry["num_examples"] < len(subject.data.test) or entry.get("is_standard") is False:
+        return None
+    return f"{100 * entry['accuracy' if attack == 'nat' else 'robust_accuracy']:.2f}"
+
+
+def _footnotes(subject: Exported, norm: str | None, eps: float) -> list[str]:
+    notes = []
+    if abs(eps - STANDARD_EPS) > 1e-9:
+        notes.append(f"{'Evaluated at' if subject.evaluation else 'Trained for'} eps {named(eps)}, not 8/255.")
+    if norm not in (None, "Linf"):
+        notes.append(f"The norm is {norm}.")
+    entry = (subject.evaluation or {}).get("aa")
+    if entry is not None and _full(subject, "aa") is None:
+        notes.append(f"AutoAttack on {entry['num_examples']} images: {100 * entry['robust_accuracy']:.2f}.")
+    if started := subject.record.get("checkpoint_file"):
+        notes.append(f"Training started from {started}, whose data is not known here.")
+    return notes
+
+
+def architecture(model: str) -> str:
+    """A model's name as RobustBench writes it.
+
+    >>> architecture("wrn-34-10"), architecture("preact-resnet18"), architecture("mynet:build")
+    ('WideResNet-34-10', 'PreActResNet-18', 'mynet:build')
+    """
+    known = {"resnet18": "ResNet-18", "preact-resnet18": "PreActResNet-18", "small-cnn": "SmallCNN"}
+    return known.get(model, re.sub(r"^wrn-", "WideResNet-", model))

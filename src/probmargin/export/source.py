@@ -1,0 +1,126 @@
+"""A network's definition as one Python file that needs torch alone."""
+
+import ast
+import importlib
+import inspect
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from probmargin.core.errors import UsageError
+from probmargin.export.subject import Exported
+from probmargin.models import layers, resnet, small_cnn, wide_resnet
+from probmargin.models.build import accepted, factory_of
+from probmargin.runs.weights import mean_std_of
+
+_BUILT_IN: dict[str, tuple[ModuleType, str]] = {
+    "small-cnn": (small_cnn, "SmallCNN({arguments})"),
+    "resnet18": (resnet, "ResNet18({arguments})"),
+    "preact-resnet18": (resnet, "PreActResNet18({arguments})"),
+}
+
+_HEAD = '''"""{title}
+
+    from model import load_model
+    model = load_model("weights.pt")    # images in [0, 1] to logits; normalisation is inside
+"""
+
+'''
+
+_LOADER = '''
+
+def load_model(weights: str | None = "weights.pt") -> nn.Module:
+    """The network in eval mode; with None, without its trained weights."""
+    network = {call}
+    if weights is not None:
+        network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    return network.eval()
+'''
+
+
+def model_source(subject: Exported) -> str:
+    """The file's text."""
+    if subject.settings is None:
+        raise UsageError(
+            "a model that was given as an object has no source file; train it as --model package.module:factory"
+        )
+    name = str(subject.record["model"])
+    arguments = {key: subject.settings[key] for key in ("num_classes", "in_channels")}
+    if ":" in name:
+        body, call = _own(name, arguments)
+    else:
+        body, call = _built_in(name, arguments)
+    if (mean_std := mean_std_of(subject.model)) is not None:
+        mean, std = (tuple(float(f"{value:.9g}") for value in part) for part in mean_std)
+        call = f"nn.Sequential(Normalize({mean}, {std}), {call})"
+    return _HEAD.format(title=f"{name}, trained by {subject.recipe.method} with probmargin.") + body + _loader(call)
+
+
+def _loader(call: str) -> str:
+    return _LOADER.replace("{call}", call)
+
+
+def _spelled(arguments: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+
+
+def _built_in(name: str, arguments: dict[str, Any]) -> tuple[str, str]:
+    if wide := re.fullmatch(r"wrn-(\d+)-(\d+)", name):
+        module, call = wide_resnet, f"WideResNet({wide[1]}, {wide[2]}, {{arguments}})"
+    else:
+        module, call = _BUILT_IN[name]
+    imports, parts = _pieces(layers)
+    more, own = _pieces(module)
+    aliases = "Images = Logits = torch.Tensor\nUsageError = ValueError"
+    return _joined({*imports, *more}, [aliases, *parts, *own]), call.format(arguments=_spelled(arguments))
+
+
+def _pieces(module: ModuleType) -> tuple[list[str], list[str]]:
+    """A module's imports from elsewhere, and its definitions in order."""
+    text = inspect.getsource(module)
+    imports, parts = [], []
+    for node in ast.parse(text).body:
+        source = ast.get_source_segment(text, node) or ""
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imports += [] if source.startswith("from probmargin") else [source]
+        elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+            parts.append(source)
+    return imports, parts
+
+
+def _joined(imports: set[str], parts: list[str]) -> str:
+    needed = {*imports, "import torch", "from torch import nn"}
+    ordered = sorted(needed, key=lambda line: (line.startswith("from torch"), line))
+    return "\n".join(ordered) + "\n\n" + "\n\n\n".join(parts) + "\n"
+
+
+def _own(name: str, arguments: dict[str, Any]) -> tuple[str, str]:
+    """The user's own file as it is, with our normalisation beside it."""
+    factory = factory_of(name)
+    module_name, _, attribute = name.partition(":")
+    path = Path(str(importlib.import_module(module_name).__file__))
+    text = path.read_text(encoding="utf-8")
+    foreign = sorted(_roots(text) - {"torch"} - set(sys.stdlib_module_names))
+    if foreign:
+        raise UsageError(
+            f"{path} imports {', '.join(foreign)}, and the bundle's model file may need torch alone: put the network's "
+            "definition into one file"
+        )
+    imports, parts = _pieces(layers)
+    normalize = next(part for part in parts if part.startswith("class Normalize"))
+    head = _joined(set(imports), ["Images = Logits = torch.Tensor", normalize])
+    call = f"{attribute}({_spelled(accepted(factory, **arguments))})"
+    return f"{head}\n\n{text.strip()}\n", call
+
+
+def _roots(text: str) -> set[str]:
+    """The top-level packages a file imports; a relative import is its own package's."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(f".{node.module or ''}" if node.level else str(node.module).partition(".")[0])
+    return found

@@ -1,0 +1,98 @@
+"""What is exported: a run's model, its data, and what is known about both."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from probmargin.attacks.balls import Norm
+from probmargin.core.errors import UsageError
+from probmargin.data.dataset import DataSet
+from probmargin.engine.files import read_json
+from probmargin.evaluation.parts import weights_hash
+from probmargin.evaluation.subject import data_of
+from probmargin.methods.method import Method
+from probmargin.models.build import origin
+from probmargin.runs.run import Run, open_run
+from probmargin.training.validation import ball_of
+
+Log = Callable[[str], None]
+
+NUM_EXAMPLES = 256
+"""Test images on which a file is compared with the original."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportRequest:
+    """An export as asked for."""
+
+    run: Path
+    format: str
+    out: Path
+    data: str | None = None
+    """The run's own unless given."""
+    data_dir: Path | None = None
+    licence: str | None = None
+    num_examples: int | None = None
+    model: nn.Module | None = None
+    """The trained model where it cannot be built again from the run's record."""
+    data_set: DataSet | None = None
+    """The data where the run's record has no name that can be loaded."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A model on its way into a file."""
+
+    run: Run
+    record: dict[str, Any]
+    recipe: Method
+    model: nn.Module
+    """In eval mode, on the CPU, normalisation inside."""
+    data: DataSet
+    x: torch.Tensor
+    """Test images for the comparison, with labels."""
+    labels: torch.Tensor
+    evaluation: dict[str, Any] | None
+    """What was measured on these very weights."""
+
+    @property
+    def settings(self) -> dict[str, Any] | None:
+        """What `build_model` takes beside the name; None for a model that was given as an object."""
+        return self.record.get("model_settings")
+
+    @property
+    def ball(self) -> tuple[Norm, float]:
+        """The norm and radius the recipe trains for."""
+        return ball_of(self.recipe)
+
+
+def open_exported(request: ExportRequest, log: Log) -> Exported:
+    """Rebuild the run's model and read its data."""
+    run = open_run(request.run)
+    record = run.record
+    if request.model is None and record.get("model_settings") and (line := origin(record["model"])):
+        log(line)
+    model = (request.model or run.model).to("cpu").eval()
+    data = request.data_set or data_of(run, request.data, request.data_dir)
+    count = min(NUM_EXAMPLES, len(data.test)) if request.num_examples is None else request.num_examples
+    if not 1 <= count <= len(data.test):
+        raise UsageError(f"--num-examples must be from 1 to {len(data.test)}, not {count}")
+    test = data.test.take(range(count))
+    evaluation = _evaluation(run, model, log)
+    return Exported(run, record, run.recipe, model, data, test.floats(), test.labels, evaluation)
+
+
+def _evaluation(run: Run, model: nn.Module, log: Log) -> dict[str, Any] | None:
+    """The run's evaluation, unless it is of other weights than these."""
+    if not run.evaluation_path.exists():
+        return None
+    found: dict[str, Any] = read_json(run.evaluation_path)
+    judged = found.get("weights")
+    if judged is not None and judged != weights_hash(model):
+        log(f"{run.evaluation_path} is of an earlier state and is left out; probmargin evaluate {run.path}")
+        return None
+    return found

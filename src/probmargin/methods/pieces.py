@@ -1,0 +1,104 @@
+"""The pieces of a method, each usable without the rest: tensors in, tensors out."""
+
+from typing import Any
+
+import torch  # noqa: F401 - the examples use it
+
+from probmargin.attacks.attack import ATTACKS, Attack
+from probmargin.core.batch import BatchView, LossTerms
+from probmargin.core.types import Labels, Logits, PerExample
+from probmargin.objectives.at import AT
+from probmargin.objectives.mart import Mart
+from probmargin.objectives.trades import Trades
+from probmargin.weights.gairat import GairatTanh
+from probmargin.weights.hinge import Hinge, HingeAsPrinted
+from probmargin.weights.sigmoid import Sigmoid
+from probmargin.weights.step import Step
+from probmargin.weights.weight import NORMALIZERS
+
+
+def sigmoid_weight(margin: PerExample, slope: float = 10.0, bias: float = -0.5) -> PerExample:
+    """1 / (1 + exp(slope * (margin - bias))).
+
+    >>> sigmoid_weight(torch.tensor([-0.5, 0.0])).tolist()
+    [0.5, 0.006693]
+    """
+    return Sigmoid(slope=slope, bias=bias)(margin)
+
+
+def hinge_weight(margin: PerExample, slope: float = 2.0, bias: float = 0.0, as_printed: bool = False) -> PerExample:
+    """max(0, slope * (bias - margin)); with `as_printed` the paper's rising form max(0, slope * (margin - bias)).
+
+    >>> hinge_weight(torch.tensor([-0.5, 0.5])).tolist()
+    [1.0, 0.0]
+    """
+    chosen = HingeAsPrinted(slope=slope, bias=bias) if as_printed else Hinge(slope=slope, bias=bias)
+    return chosen(margin)
+
+
+def step_weight(margin: PerExample, alpha: float = 0.2, bias: float = 0.0) -> PerExample:
+    """Alpha where the margin is above the bias, else 1 - alpha.
+
+    >>> step_weight(torch.tensor([-0.5, 0.5])).tolist()
+    [0.8, 0.2]
+    """
+    return Step(alpha=alpha, bias=bias)(margin)
+
+
+def gairat_weight(steps: PerExample, num_steps: int, lam: float) -> PerExample:
+    """GAIRAT's (1 + tanh(lam + 5 (1 - 2 steps / num_steps))) / 2, not normalised.
+
+    >>> gairat_weight(torch.tensor([4.0, 10.0]), num_steps=10, lam=-1.0).tolist()
+    [0.5, 0.00000614]
+    """
+    return GairatTanh(lam=lam, num_steps=num_steps)(steps)
+
+
+def normalize_weights(weight: PerExample, how: str = "mean_one") -> PerExample:
+    """Scale a batch of weights: mean_one, sum_one or fixed.
+
+    >>> normalize_weights(torch.tensor([3.0, 1.0])).tolist()
+    [1.5, 0.5]
+    """
+    return NORMALIZERS.build(how)(weight, reduce=lambda total: total)
+
+
+def at_loss(logits_adv: Logits, labels: Labels) -> LossTerms:
+    """Cross-entropy of the adversarial images, per example; the weight multiplies all of it.
+
+    >>> at_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0])).weighted.tolist()
+    [0.6931]
+    """
+    return AT()(BatchView(labels=labels, logits_adv=logits_adv))
+
+
+def trades_loss(logits_nat: Logits, logits_adv: Logits, labels: Labels, beta: float) -> LossTerms:
+    """Clean cross-entropy (plain) and beta * KL(p_nat || p_adv) (weighted), per example.
+
+    >>> terms = trades_loss(torch.zeros(1, 2), torch.tensor([[2.0, 0.0]]), torch.tensor([0]), beta=6.0)
+    >>> (terms.weighted + terms.plain).mean().item()
+    3.2958
+    """
+    return Trades(beta=beta)(BatchView(labels=labels, logits_nat=logits_nat, logits_adv=logits_adv))
+
+
+def mart_loss(logits_nat: Logits, logits_adv: Logits, labels: Labels, beta: float) -> LossTerms:
+    """Boosted cross-entropy (weighted) and beta times the misclassification-aware divergence (plain), per example.
+
+    >>> terms = mart_loss(torch.zeros(1, 2), torch.zeros(1, 2), torch.tensor([0]), beta=5.0)
+    >>> terms.weighted.tolist(), round(terms.plain.item(), 4)
+    ([1.3861], 0.0)
+    """
+    return Mart(beta=beta)(BatchView(labels=labels, logits_nat=logits_nat, logits_adv=logits_adv))
+
+
+def attack(name: str, **settings: Any) -> Attack:
+    """An attack by name; call it with (model, x, labels) to get an AttackResult.
+
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    >>> x, labels = torch.rand(2, 1, 2, 2), torch.tensor([0, 1])
+    >>> result = attack("pgd", eps=8 / 255, step_size=2 / 255, num_steps=10)(model, x, labels)
+    >>> bool(((result.x_adv - x).abs() <= 8 / 255 + 1e-6).all())
+    True
+    """
+    return ATTACKS.build({"name": name, **settings}, "attack")

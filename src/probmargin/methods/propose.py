@@ -1,0 +1,95 @@
+"""The size of attacks and of training that a data set of the user's own asks for."""
+
+import math
+from fractions import Fraction
+
+import torch
+
+from probmargin.core.settings import Augment
+from probmargin.data.dataset import DataSet, ImageSet
+from probmargin.data.loader import DESCRIPTIONS
+from probmargin.data.seeds import stream
+from probmargin.methods.resolve import DataScale
+
+LARGE_SET = 20_000
+"""From this many training images on, length, learning rate and decay are the recipe's own."""
+LARGE_IMAGE = 64
+"""Images with a longer side get the radius usual for photographs, not that of thumbnails."""
+_LEAST_STEPS = 400
+_EPOCHS = (30, 200)
+_BATCH = (16, 128)
+_COMPARED = 200
+_VALUES = 20_000_000
+_CLOSEST_SHARE = 0.05
+
+
+def propose(data: DataSet) -> tuple[DataScale, str] | None:
+    """What to train with, and a line that says so with its reasons; None for data sets that have their own recipe.
+
+    The radius is 8/255 for colour images, 4/255 for large ones and 0.1 for grey ones, but never more than a quarter of
+    the distance between images of different classes: beyond half of it the classes would overlap.
+    """
+    if data.name in DESCRIPTIONS:
+        return None
+    eps, why = _radius(data)
+    count = len(data.train)
+    # No flips: mirrored letters, signs and organs are something else, and the data cannot tell.
+    augment = Augment(pad=min(4, min(data.image_size) // 8), flip=False)
+    if count >= LARGE_SET:
+        scale = DataScale(eps=eps, step_size=eps / 4, augment=augment)
+        length = "the recipe's own length"
+    else:
+        batch = min(max(2 ** int(math.log2(max(count / 8, 1))), _BATCH[0]), _BATCH[1])
+        steps = math.ceil(count / batch)
+        epochs = min(max(_EPOCHS[0], math.ceil(_LEAST_STEPS / steps)), _EPOCHS[1])
+        scale = DataScale(eps, eps / 4, augment, epochs=epochs, lr=0.05, weight_decay=5e-4, batch_size=batch)
+        length = f"{epochs} epochs of {steps} batches"
+    shape = "x".join(map(str, (data.channels, *data.image_size)))
+    found = f"{count} training images of {data.num_classes} classes, {shape}"
+    return scale, (
+        f"{found}: eps {named(eps)} ({why}), {length}, no flips; set your own with "
+        "--set attack.eps=..., --epochs N, --set augment.flip=true"
+    )
+
+
+def named(eps: float) -> str:
+    """A radius in 255ths where it is a whole number of them.
+
+    >>> named(8 / 255), named(0.1)
+    ('8/255', '0.1')
+    """
+    levels = Fraction(eps * 255).limit_denominator(1000)
+    return f"{levels}/255" if levels.denominator == 1 else f"{eps:.3g}"
+
+
+def _radius(data: DataSet) -> tuple[float, str]:
+    if data.channels == 1:
+        eps, why = 0.1, "usual for grey images"
+    elif max(data.image_size) > LARGE_IMAGE:
+        eps, why = 4 / 255, "usual for large colour images"
+    else:
+        eps, why = 8 / 255, "usual for small colour images"
+    apart = separation(data.train)
+    if eps <= apart / 4:
+        return eps, f"{why}; images of two classes are {apart:.2f} apart"
+    return max(math.floor(apart / 4 * 255), 1) / 255, f"images of two classes are only {apart:.2f} apart"
+
+
+def separation(train: ImageSet) -> float:
+    """The L-inf distance from an image to the nearest one of another class, the closest twentieth left out.
+
+    Taken over a sample, which overlooks some neighbours; doubles with two labels are among those left out.
+    """
+    values = train.images[0].numel()
+    count = min(len(train), _COMPARED, max(2 * int(train.labels.max()), math.isqrt(_VALUES // values)))
+    chosen = torch.randperm(len(train), generator=stream("separation", 0))[:count]
+    pixels = train.pixels(chosen).flatten(1).to(torch.int16)
+    labels = train.labels[chosen]
+    nearest = []
+    for row, label in zip(pixels, labels, strict=True):
+        others = pixels[labels != label]
+        if len(others):
+            nearest.append(float((others - row).abs().amax(dim=1).min()) / 255)
+    if not nearest:
+        return 1.0
+    return float(torch.tensor(nearest).quantile(_CLOSEST_SHARE))

@@ -1,0 +1,111 @@
+"""Weights from a file into a network: what fits, what does not, and normalisation that comes with them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from probmargin.core.errors import UsageError
+from probmargin.engine.checkpoints import load_weights
+from probmargin.models.layers import Normalize
+
+Weights = Mapping[str, torch.Tensor]
+_COUNTER = "num_batches_tracked"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How weights compare with what a network needs."""
+
+    missing: tuple[str, ...] = ()
+    """Needed and not there."""
+    unexpected: tuple[str, ...] = ()
+    """There and not needed."""
+    misshapen: Mapping[str, str] = field(default_factory=dict)
+    """Of another shape: both shapes by name."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Does everything match?"""
+        return not (self.missing or self.unexpected or self.misshapen)
+
+    def _groups(self) -> dict[str, list[str]]:
+        shapes = [f"{name} {shapes}" for name, shapes in self.misshapen.items()]
+        return {"missing": list(self.missing), "unexpected": list(self.unexpected), "of another shape": shapes}
+
+    def lines(self) -> list[str]:
+        """All that did not match, a line each."""
+        return [f"{kind}: {name}" for kind, names in self._groups().items() for name in names]
+
+    def short(self) -> str:
+        """The same in one line: counts and the first of each.
+
+        >>> Fit(("bn.weight", "bn.bias")).short()
+        '2 missing (bn.weight, ...)'
+        """
+        rows = [(kind, names, ", ..." if len(names) > 1 else "") for kind, names in self._groups().items() if names]
+        return "; ".join(f"{len(names)} {kind} ({names[0]}{more})" for kind, names, more in rows)
+
+
+def compare(model: nn.Module, weights: Weights) -> Fit:
+    """What of these weights fits the model; counters of batch norm, which old files lack, do not count."""
+    wanted = model.state_dict()
+    both = [name for name in wanted if name in weights and wanted[name].shape != weights[name].shape]
+    return Fit(
+        tuple(name for name in wanted if name not in weights and not name.endswith(_COUNTER)),
+        tuple(name for name in weights if name not in wanted),
+        {name: f"{tuple(weights[name].shape)} for {tuple(wanted[name].shape)}" for name in both},
+    )
+
+
+def adopt(model: nn.Module, weights: Weights) -> None:
+    """Take over every tensor that fits; the rest of the model stays as it is."""
+    own = model.state_dict()
+    fitting = {name: weights[name] for name in own if name in weights and own[name].shape == weights[name].shape}
+    model.load_state_dict({**own, **fitting})
+
+
+def with_weights(model: nn.Module, path: Path, name: str, *, new_head: bool = False) -> nn.Module:
+    """The model with the weights of a file, inside the normalisation that comes with them.
+
+    With `new_head`, a last layer for another number of classes is left as the model has it.
+    """
+    weights = load_weights(path)
+    model, target = _around(model, weights)
+    fit = compare(target, weights)
+    is_head = _is_head(fit, target, weights)
+    if not fit.is_exact and not (new_head and is_head):
+        hint = "--new-head starts its last layer afresh for other classes" if is_head else "name its own model"
+        raise UsageError(f"{path} does not fit {name}: {fit.short()}; {hint}, or see: probmargin import --help")
+    adopt(target, weights)
+    return model
+
+
+def mean_std_of(model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """The normalisation a model begins with."""
+    if not isinstance(model, nn.Sequential) or not isinstance(model[0], Normalize):
+        return None
+    return tuple(model[0].mean.flatten().tolist()), tuple(model[0].std.flatten().tolist())
+
+
+def _around(model: nn.Module, weights: Weights) -> tuple[nn.Module, nn.Module]:
+    """The model as it will be, and the part of it the weights belong to."""
+    brings = "0.mean" in weights and "0.std" in weights
+    if brings and mean_std_of(model) is None:
+        mean, std = (weights[f"0.{key}"].flatten().tolist() for key in ("mean", "std"))
+        whole = nn.Sequential(Normalize(mean, std), model)
+        return whole, whole
+    if not brings and isinstance(model, nn.Sequential) and mean_std_of(model) is not None:
+        return model, model[1]
+    return model, model
+
+
+def _is_head(fit: Fit, model: nn.Module, weights: Weights) -> bool:
+    """Is all that does not fit the last layer's number of classes?"""
+    own = model.state_dict()
+    last = list(own)[-1].rpartition(".")[0]
+    same_otherwise = all(own[name].shape[1:] == weights[name].shape[1:] for name in fit.misshapen)
+    in_last = all(name.rpartition(".")[0] == last for name in fit.misshapen)
+    return bool(fit.misshapen) and not fit.missing and not fit.unexpected and same_otherwise and in_last
