@@ -9,6 +9,7 @@ from typing import Any
 from probmargin.data.digits import load_digits
 from probmargin.engine.files import write_json
 from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
+from probmargin.experiments.report import ReportRequest, write_report
 from probmargin.methods.resolve import resolve
 from probmargin.training.progress import Reporter, percent
 from probmargin.training.train import TrainRequest, train
@@ -22,7 +23,8 @@ def demo_run(method: str, out: Path, seed: int, reporter: Reporter) -> dict[str,
     """Train one method on digits by the recipe a user gets, and judge it at the radius it was trained for."""
     data = load_digits()
     recipe = resolve(method, data=data.name, model=MODEL)
-    run, model = train(recipe, data, TrainRequest(out=out, model=MODEL, seed=seed, device="cpu"), reporter)
+    request = TrainRequest(out=out, model=MODEL, seed=seed, device="cpu", dynamics=True)
+    run, model = train(recipe, data, request, reporter)
     settings = EvaluationSettings(eps=resolve("at", data=data.name).attack.eps)  # type: ignore[union-attr]
     results = evaluate(model, data.test.floats(), data.test.labels, attacks=ATTACKS, settings=settings)
     write_json(run.evaluation_path, results)
@@ -45,6 +47,8 @@ def run_demo(out: Path, seed: int, say: Callable[[str], None]) -> None:
     say(f"\nAccuracy on the 360 test images; attacks in an L-inf ball of {eps:g} (95 % interval of PGD-20)")
     say(table(rows))
     say(f"\nRecipes, curves, checkpoints and results: {out}/{{{','.join(METHODS)}}}")
+    folders = tuple(out / method for method in METHODS)
+    write_report(ReportRequest(runs=folders, out=out / "report.html", device="cpu"), say)
     say(f"Done in {time.perf_counter() - began:.0f} s. Next: probmargin train --help")
 
 

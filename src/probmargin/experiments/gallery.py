@@ -53,12 +53,12 @@ class Choice:
 
 def make_gallery(run: Run, data: DataSet, ball: Mapping[str, Any], choice: Choice, device: str | None) -> Gallery:
     """Attack a few test images of a run's model: half of those shown fall, where there are enough."""
-    norm, eps = ball_of(run.recipe)
-    norm, eps = ball.get("norm", norm), float(ball.get("eps", eps))
     try:
+        norm, eps = ball_of(run.recipe)
         model = run.model
-    except UsageError as error:
-        return Gallery(reason=str(error))
+    except (UsageError, OSError, RuntimeError) as error:
+        return Gallery(reason=(str(error).splitlines() or ["the model cannot be built"])[0])
+    norm, eps = ball.get("norm", norm), float(ball.get("eps", eps))
     wanted = choice.places or range(min(CANDIDATES * choice.count, len(data.test)))
     found = _attack(model, data, norm, eps, tuple(wanted), device)
     rows = range(len(wanted)) if choice.places else _spread(found, choice.count)

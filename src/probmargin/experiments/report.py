@@ -21,6 +21,7 @@ from probmargin.reporting.cells import differing
 from probmargin.reporting.dynamics import History, Labels
 from probmargin.reporting.folder import Folder, read_folder
 from probmargin.reporting.page import render
+from probmargin.reporting.page.budget import MOST_RUNS
 from probmargin.reporting.page.data import Gallery, Picture, Published, RunReport
 from probmargin.reporting.page.spreads import describe, load_history
 from probmargin.runs.run import Run
@@ -53,6 +54,8 @@ def write_report(request: ReportRequest, say: Callable[[str], None]) -> Path:
     """Write the page, whole or not at all."""
     if not request.runs:
         raise UsageError("name at least one run's folder")
+    if len(request.runs) > MOST_RUNS:
+        raise UsageError(f"a page compares up to {MOST_RUNS} runs, not {len(request.runs)}; make several pages")
     if request.images < 0:
         raise UsageError(f"--images must be 0 or more, not {request.images}")
     reports = gather(request, say)

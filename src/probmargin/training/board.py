@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy.typing as npt
 
+from probmargin.reporting.dynamics import areas
+
 BINS = 64
 
 
@@ -17,7 +19,10 @@ class Board:
         self._writer = SummaryWriter(str(folder), purge_step=epoch)
 
     def epoch(self, metrics: dict[str, Any], **histograms: npt.NDArray[Any]) -> None:
-        """Write an epoch's metrics, nested ones under their group's name, and its histograms."""
+        """Write an epoch's metrics, nested ones under their group's name, and its histograms.
+
+        A histogram named `margin` also gives the shares of safe, boundary and wrong images.
+        """
         step = metrics["epoch"]
         for name, value in metrics.items():
             entries = value.items() if isinstance(value, dict) else [(None, value)]
@@ -26,6 +31,9 @@ class Board:
                     self._writer.add_scalar(f"{name}/{part}" if part else f"train/{name}", number, step)
         for name, values in histograms.items():
             self._writer.add_histogram(name, values, step, bins=BINS)
+        if "margin" in histograms:
+            for name, share in areas(histograms["margin"]).items():
+                self._writer.add_scalar(f"areas/{name}", share, step)
         self._writer.flush()
 
     def close(self) -> None:

@@ -10,7 +10,8 @@ from probmargin.reporting.page.data import RunReport
 from probmargin.reporting.page.spreads import LEVELS, Spread, chosen_epochs
 from probmargin.reporting.page.words import attack_name
 
-MOST_POINTS = 400
+MOST_POINTS = 1600
+"""Of a curve, over all runs: many runs get fewer points each, which nobody can tell apart on a screen."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def _chart(chart: Chart, reports: Sequence[RunReport]) -> dict[str, Any]:
             epochs, values = series(metrics, quantity.name, quantity.part)
             if not values:
                 continue
-            rows = chosen_epochs(len(values), MOST_POINTS)
+            rows = chosen_epochs(len(values), MOST_POINTS // max(4, len(reports)))
             lines.append(
                 {
                     **_look(report.label, quantity.title, place, order, len(reports), single),

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from probmargin._version import __version__
 from probmargin.reporting.page import audits, classes, curves, missing, recipe, results, summary, words
+from probmargin.reporting.page.budget import within_budget
 from probmargin.reporting.page.data import RunReport
 
 SECTIONS = (
@@ -65,6 +66,7 @@ def render(reports: Sequence[RunReport], *, title: str = "", made: str = "", com
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    reports = within_budget(reports)
     style, script = _static("style.css"), _static(*SCRIPTS)
     shown = [section for section in SECTIONS if section[0] != "comparison" or len(reports) > 1]
     return environment.get_template("page.html").render(

@@ -40,7 +40,7 @@ def account(report: RunReport) -> Account:
         worth = "It has not been judged on test images yet, so nothing can be said about its accuracy."
         return Account(_training(folder), worth, tuple(_doubts(folder)))
     remarks = (*_meaning(folder.evaluation), *_doubts(folder))
-    return Account(_training(folder), " ".join(_judged(folder.evaluation)), remarks)
+    return Account(_training(folder), _judged(folder.evaluation), remarks)
 
 
 def _training(folder: Folder) -> str:
@@ -59,21 +59,21 @@ def _right(entry: dict[str, Any]) -> tuple[int, int]:
     return (text.count("1") if text else round(share * total)), total
 
 
-def _judged(evaluation: dict[str, Any]) -> list[str]:
-    found = []
+def _judged(evaluation: dict[str, Any]) -> str:
     nat, worst = evaluation.get("nat"), evaluation.get("worst_case")
-    if nat is not None:
-        right, total = _right(nat)
-        found.append(f"Of {total:,} test images, {count_of(right, total)} are classified correctly.")
-    if worst is not None:
-        right, total = _right(worst)
-        tried = joined([attack_name(name) for name in worst["attacks"]])
-        among = "" if nat is not None and _right(nat)[1] == total else f"Of the {total:,} images every attack saw, "
-        which = f"the worst of {tried}" if len(worst["attacks"]) > 1 else tried
-        low, high = worst["interval"]
-        text = f"{count_of(right, total)} still are after the strongest attack tried ({which}; {_ball(evaluation)})"
-        found.append(f"{among}{text}, 95% interval {percent(low)} to {percent(high)}.")
-    return found
+    right, total = _right(nat) if nat is not None else (0, 0)
+    clean = f"Of {total:,} test images, {count_of(right, total)} are classified correctly" if nat is not None else ""
+    if worst is None:
+        return f"{clean}; no attack was tried." if clean else "No result can be read."
+    held, seen = _right(worst)
+    tried = joined([attack_name(name) for name in worst["attacks"]])
+    which = f"the worst of {tried}" if len(worst["attacks"]) > 1 else tried
+    low, high = (percent(share) for share in worst["interval"])
+    text = f"after the strongest attack tried ({which}; {_ball(evaluation)}), 95% interval {low} to {high}."
+    if clean and seen == total:
+        return f"{clean}, and {count_of(held, seen)} still are {text}"
+    apart = f"Of the {seen:,} images every attack saw, {count_of(held, seen)} are classified correctly {text}"
+    return f"{clean}. {apart}" if clean else apart
 
 
 def _ball(evaluation: dict[str, Any]) -> str:
@@ -110,7 +110,7 @@ def compared(first: RunReport, second: RunReport, found: Sequence[Difference]) -
         return f"{second.label} and {first.label} hold equally many images ({last.attack})."
     how = f"{abs(last.points):.1f} points {'more' if last.points > 0 else 'fewer'}"
     chance = "more than chance explains" if last.is_clear else "which may be chance"
-    return f"{second.label} gets {how} right than {first.label} ({last.attack}): {chance} (p {last.p})."
+    return f"{second.label} is right on {how} of the images than {first.label} ({last.attack}), {chance} (p {last.p})."
 
 
 def numbers(report: RunReport) -> list[Number]:

@@ -127,12 +127,16 @@ class Chart {
       svg("text", { x: this.x(epoch), y: height - box.bottom + 16, "text-anchor": "middle" }, root, String(epoch));
     }
     svg("text", { x: width - box.right, y: height - 2, "text-anchor": "end" }, root, "epoch");
+    let taken = box.left;
     for (const mark of this.data.marks || []) {
       if (!this.inside(mark.x)) continue;
-      const x = this.x(mark.x);
+      const x = this.x(mark.x), room = 6.2 * mark.text.length;
       svg("line", { x1: x, x2: x, y1: box.top, y2: height - box.bottom, class: "mark" }, root);
-      const right = x > width * 0.7;
-      svg("text", { x: right ? x - 4 : x + 4, y: box.top - 3, "text-anchor": right ? "end" : "start" }, root, mark.text);
+      const from = x + room > width - box.right ? x - room - 4 : x + 4;
+      // A name that would lie on another is left out; the line stays.
+      if (from < taken) continue;
+      svg("text", { x: from, y: box.top - 4 }, root, mark.text);
+      taken = from + room + 6;
     }
   }
 
@@ -168,9 +172,11 @@ class Chart {
     this.tip.replaceChildren();
     html("b", "", this.tip, `epoch ${epoch}`);
     const told = [];
-    const tell = (name, text) => {
+    const tell = (name, text, color) => {
       const row = html("div", "", this.tip);
-      html("span", "", row, name);
+      const title = html("span", "", row);
+      if (color !== undefined) html("i", "swatch s" + (color % 8), title);
+      title.append(name);
       html("span", "", row, text);
       told.push(`${name} ${text}`);
     };
@@ -179,7 +185,7 @@ class Chart {
       if (place < 0) continue;
       const group = svg("g", { class: "s" + (line.color % 8) }, this.overlay);
       svg("circle", { cx: x, cy: this.y(line.y[place]), r: 4.5, class: "dot" }, group);
-      tell(line.name, shown(line.y[place], this.data.format));
+      tell(line.name, shown(line.y[place], this.data.format), line.color);
     }
     for (const band of this.data.bands || []) {
       const place = band.x.indexOf(epoch);

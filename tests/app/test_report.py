@@ -1,0 +1,257 @@
+"""The report and watch commands on real runs: pages, pictures, commands that work, wrong use, TensorBoard, the demo."""
+
+import json
+import re
+import shlex
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+from training_runs import StopAfter
+
+from probmargin import cli
+from probmargin.data.digits import load_digits
+from probmargin.experiments import demo
+from probmargin.experiments.gallery import Choice, make_gallery
+from probmargin.experiments.grid import full_recipe
+from probmargin.experiments.report import ReportRequest, find_published, gather
+from probmargin.experiments.table2 import TABLE2
+from probmargin.methods.method import Method
+from probmargin.methods.resolve import resolve
+from probmargin.reporting.folder import Folder, read_folder
+from probmargin.reporting.page.curves import charts
+from probmargin.runs.run import open_run
+from probmargin.training.loop import Interrupted
+from probmargin.training.progress import Reporter
+from probmargin.training.train import TrainRequest, train
+
+SHORT = {"attack.num_steps": "2", "attack.eps": "0.05"}
+
+
+def short(method: str = "mail-at", epochs: int = 3) -> Method:
+    return resolve(method, data="digits", epochs=epochs, settings=SHORT)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two short runs on digits, judged; the second with everything a run can keep."""
+    folder = tmp_path_factory.mktemp("runs")
+    data = load_digits()
+    shared: dict[str, Any] = {"model": "small-cnn", "seed": 0, "device": "cpu"}
+    everything = {"dynamics": True, "validation": 60, "validation_every": 1, "monitor": "pgd-2:20", "monitor_every": 1}
+    train(short("at", 2), data, TrainRequest(out=folder / "plain", **shared), Reporter(quiet=True))
+    request = TrainRequest(out=folder / "full", label_noise="symmetric:0.2", **shared, **everything)
+    train(short(), data, request, Reporter(quiet=True))
+    return folder
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+    """Runs the command line in this process: exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PROBMARGIN_DATA", raising=False)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["probmargin", *arguments])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_a_page_of_two_runs(runs: Path, program: Any, tmp_path: Path) -> None:
+    copies = [Path(shutil.copytree(runs / name, tmp_path / name)) for name in ("plain", "full")]
+    for copy in copies:
+        assert program("evaluate", str(copy), "--attacks", "nat,pgd-2", "--num-examples", "40")[0] == 0
+    code, said, _ = program("report", "plain", "full", "-o", "pages/two.html")
+    assert code == 0
+    assert re.search(r"report on 2 runs: pages/two.html \(0\.\d\d MB\)", said)
+    text = (tmp_path / "pages" / "two.html").read_text(encoding="utf-8")
+    results = json.loads((copies[1] / "evaluation.json").read_text())
+    assert f"{100 * results['pgd-2']['robust_accuracy']:.2f}%" in text
+    assert text.count('<ul class="gallery">') == 2
+    assert "of the labels were made wrong on purpose" in text
+    assert "probmargin report plain full -o pages/two.html" in text
+
+
+def test_the_gallery_is_what_the_model_says(runs: Path) -> None:
+    run, data = open_run(runs / "full"), load_digits()
+    gallery = make_gallery(run, data, {"norm": "Linf", "eps": 0.1}, Choice(6), "cpu")
+    assert len(gallery.samples) == 6
+    assert gallery.attack == "PGD-20 (Linf eps 0.1)"
+    places = [sample.place for sample in gallery.samples]
+    assert places == sorted(places)
+    probs = run.model(data.test.take(places).floats()).detach().softmax(1)
+    for sample, row in zip(gallery.samples, probs, strict=True):
+        assert sample.predicted_nat == data.classes[int(row.argmax())]
+        assert sample.confidence_nat == pytest.approx(float(row.max()), abs=1e-5)
+        assert sample.label == data.classes[int(data.test.labels[sample.place])]
+    again = make_gallery(run, data, {"norm": "L2", "eps": 0.5}, Choice(6, (4, 2)), "cpu")
+    assert [sample.place for sample in again.samples] == [4, 2]
+
+
+def test_both_runs_show_the_same_test_images(runs: Path) -> None:
+    reports = gather(ReportRequest(runs=(runs / "plain", runs / "full"), images=3), lambda _: None)
+    first, second = ([sample.place for sample in report.gallery.samples] for report in reports)
+    assert first == second
+    assert len(first) == 3
+
+
+def test_wrong_labels_and_pictures_belong_to_the_examples(runs: Path) -> None:
+    report = gather(ReportRequest(runs=(runs / "full",), images=2), lambda _: None)[0]
+    assert report.dynamics is not None
+    assert set(report.dynamics.shown()) == set(report.pictures)
+    with np.load(runs / "full" / "label_noise.npz") as stored:
+        labels = dict(zip(stored["index"].tolist(), stored["labels"].tolist(), strict=True))
+    for entry in report.dynamics.largest:
+        assert entry["class"] == str(labels[entry["index"]]), "as trained on, wrong or not"
+    noise = report.dynamics.summary["noise"]
+    assert 0.15 < noise["share_of_examples"] < 0.25
+
+
+def test_runs_of_one_name_are_told_apart(runs: Path, tmp_path: Path) -> None:
+    copies = [Path(shutil.copytree(runs / "plain", tmp_path / name / "same")) for name in "ab"]
+    reports = gather(ReportRequest(runs=tuple(copies), images=0), lambda _: None)
+    assert [report.label for report in reports] == [str(copy) for copy in copies]
+
+
+def test_data_that_is_away_is_named_with_the_command(runs: Path, program: Any, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(runs / "full", tmp_path / "away"))
+    record = json.loads((copy / "record.json").read_text())
+    (copy / "record.json").write_text(json.dumps(record | {"data": "cifar10"}))
+    code, said, _ = program("report", "away")
+    assert code == 0
+    assert "full: no pictures: cifar10 needs a folder with its files" in said
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "probmargin report away -o report.html --data-dir DIR" in text
+    assert "Effective sample size" in text, "everything that needs no data is there"
+    (copy / "record.json").write_text(json.dumps(record | {"data_fingerprint": "other"}))
+    assert "digits is not the data the run was trained on" in program("report", "away")[1]
+
+
+def test_a_model_that_was_an_object_has_no_pictures(runs: Path, program: Any, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(runs / "plain", tmp_path / "own"))
+    record = json.loads((copy / "record.json").read_text())
+    (copy / "record.json").write_text(json.dumps(record | {"model_settings": None}))
+    code, said, _ = program("report", "own")
+    assert code == 0
+    assert "was given as an object" in said
+
+
+def test_the_command_a_page_gives_goes_on_with_the_run(program: Any, tmp_path: Path) -> None:
+    request = TrainRequest(out=Path("half"), model="small-cnn", seed=0, device="cpu", validation=50)
+    with pytest.raises(Interrupted):
+        train(short(epochs=4), load_digits(), request, StopAfter(30))
+    assert program("report", "half", "--images", "2")[0] == 0
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Training is not finished: it stands after epoch 2 of 4" in text
+    command = next(line for line in re.findall(r"<code>(probmargin train .*?)</code>", text) if "--resume" in line)
+    code, said, errors = program(*shlex.split(command)[1:])
+    assert (code, errors) == (0, "")
+    assert "epoch 4/4" in said
+    assert read_folder("half").is_finished
+    again = next(line for line in re.findall(r"<code>(probmargin train .*?)</code>", text) if "--dynamics" in line)
+    assert program(*shlex.split(again)[1:])[0] == 0
+    assert (tmp_path / "half-dynamics" / "dynamics.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["report", "nowhere"], "there is no run at nowhere"),
+        (["report", "."], "is not a run's folder"),
+        (["report", "run", "--images", "-1"], "--images must be 0 or more"),
+        (["report", *map(str, range(13))], "a page compares up to 12 runs, not 13"),
+        (["watch", "nowhere"], "there is no run at nowhere"),
+        (["watch", "run", "--every", "0"], "--every must be more than 0"),
+    ],
+)
+def test_wrong_use_gets_one_line(program: Any, arguments: list[str], message: str) -> None:
+    code, _, errors = program(*arguments)
+    assert code == 2
+    assert message in errors
+    assert errors.count("\n") == 1
+
+
+def test_options_are_pinned(program: Any) -> None:
+    wanted = {"report": "--out --data-dir --images --device --help", "watch": "--every --once --help"}
+    for name, options in wanted.items():
+        found = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", program(name, "--help")[1]))
+        assert found == set(options.split())
+
+
+def test_watch_prints_one_frame(runs: Path, program: Any) -> None:
+    code, said, _ = program("watch", str(runs / "full"), "--once")
+    assert code == 0
+    assert "full: mail-at, small-cnn on digits  epoch 3/3  finished" in said
+    assert "effective sample size" in said
+
+
+def published_for(**changes: Any) -> Any:
+    recipe = full_recipe(TABLE2, next(row for row in TABLE2.rows if row.id == "mail-trades")).plain()
+    folder = Folder(
+        path=Path("a"), record={"data": "cifar10", "model": "resnet18"}, recipe=recipe | changes, metrics=[]
+    )
+    return find_published(folder)
+
+
+def test_the_papers_row_is_found_by_method_data_and_model() -> None:
+    exact = published_for()
+    assert exact.numbers["aa"] == (50.6, 0.22)
+    assert exact.numbers["nat"][0] in (81.84, 80.49), "the paper prints two"
+    assert exact.differences == ()
+    near = published_for(epochs=30)
+    assert near.differences == ("epochs is 30, not 100",)
+    far = Folder(path=Path("a"), record={"data": "digits", "model": "resnet18"}, recipe={"method": "at"}, metrics=[])
+    assert find_published(far) is None
+
+
+TAGS = {"attacked": "robust_accuracy", "clean": "natural_accuracy", "learning rate": "lr", "mean weight": "weight_mean"}
+
+
+def test_tensorboard_holds_every_curve_of_the_page(runs: Path) -> None:
+    events = EventAccumulator(str(runs / "full"), size_guidance={"histograms": 0, "scalars": 0})
+    events.Reload()
+    report = gather(ReportRequest(runs=(runs / "full",), images=0), lambda _: None)[0]
+    groups = {"validation": "validation", "monitors": "monitors"}
+    compared = 0
+    for chart in charts([report]):
+        for line in chart["series"]:
+            name = TAGS.get(line["name"], line["name"].replace(" ", "_").lower())
+            stored = events.Scalars(f"{groups.get(chart['id'], 'train')}/{name}")
+            assert [event.step + 1 for event in stored] == line["x"]
+            assert [event.value for event in stored] == pytest.approx(line["y"], rel=1e-4)
+            compared += 1
+    assert compared == 8
+    assert report.dynamics is not None
+    for name in ("safe", "boundary", "wrong"):
+        values = [event.value for event in events.Scalars(f"areas/{name}")]
+        assert values == pytest.approx(report.dynamics.summary["epochs"][name])
+    for name, spread in (("margin", report.dynamics.margin), ("weight", report.dynamics.weight)):
+        histograms = [event.histogram_value for event in events.Histograms(name)]
+        assert [histogram.num for histogram in histograms] == [sum(row) for row in spread.counts]
+
+
+def test_the_demo_ends_with_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def quick(name: str, **where: Any) -> Method:
+        return replace(short(name, 2), burn_in_epochs=1) if "model" in where else resolve(name, **where)
+
+    monkeypatch.setattr(demo, "resolve", quick)
+    monkeypatch.setattr(demo, "ATTACKS", ("nat", "pgd-20", "cw"))
+    said: list[str] = []
+    demo.run_demo(tmp_path / "demo", 1, said.append)
+    page = tmp_path / "demo" / "report.html"
+    assert any(f"report on 2 runs: {page}" in line for line in said)
+    text = page.read_text(encoding="utf-8")
+    assert "mail-trades" in text
+    assert text.count('<ul class="strip">') >= 4, "weights of single images are kept"

@@ -1,0 +1,315 @@
+"""The page: every section, the words and numbers in it, what is missing, nothing from outside, nothing unescaped."""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_runs import EVALUATION, RECIPE, evaluation, picture, report, sample, write_run
+
+from probmargin.core.errors import UsageError
+from probmargin.core.stats import mcnemar
+from probmargin.reporting.folder import read_folder
+from probmargin.reporting.page import render
+from probmargin.reporting.page.classes import class_rows, confusion
+from probmargin.reporting.page.curves import charts
+from probmargin.reporting.page.data import Gallery, Published
+from probmargin.reporting.page.missing import gaps
+from probmargin.reporting.page.render import SECTIONS
+from probmargin.reporting.page.results import attack_gap, differences
+from probmargin.reporting.page.summary import account, compared
+
+HARMFUL = "<script>alert(1)</script>"
+
+
+class Page(HTMLParser):
+    """Tags, texts and scripts of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.within: list[str] = []
+        self.text = ""
+        self.scripts: list[str] = []
+        self.styles: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("script", "style"):
+            self.within.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("script", "style"):
+            self.within.pop()
+
+    def handle_data(self, data: str) -> None:
+        if not self.within:
+            self.text += data
+        elif self.within[-1] == "script":
+            self.scripts.append(data)
+        else:
+            self.styles.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.text.split())
+
+
+def page_of(*folders: Path, **changes: Any) -> Page:
+    return Page(render([report(folder, **changes) for folder in folders]))
+
+
+def test_every_section_is_there(tmp_path: Path) -> None:
+    one = page_of(write_run(tmp_path / "a"))
+    ids = [section["id"] for section in one.all("section")]
+    assert ids == [name for name, _ in SECTIONS if name != "comparison"]
+    assert [link["href"] for link in one.all("a")][1:] == [f"#{name}" for name in ids]
+    two = page_of(write_run(tmp_path / "b"), write_run(tmp_path / "c"))
+    assert [section["id"] for section in two.all("section")] == [name for name, _ in SECTIONS]
+
+
+def test_the_summary_says_it_in_counts(tmp_path: Path) -> None:
+    found = account(report(write_run(tmp_path / "a")))
+    assert found.training == "small-cnn trained on digits with mail-trades for 6 epochs in 12 s."
+    assert found.worth == (
+        "Of 100 test images, 86 (86.0%) are classified correctly, and 54 (54.0%) still are after the strongest attack "
+        "tried (the worst of PGD-20 and AutoAttack; Linf eps 0.1), 95% interval 44.3% to 63.4%."
+    )
+    assert found.remarks[0].startswith("Such an attack may change every pixel by up to 10.0%")
+    assert "audit warns (zero_gradients)" in found.remarks[1]
+
+
+def test_images_that_only_some_attacks_saw_are_counted_apart(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a")
+    result = evaluation("1" * 80 + "0" * 20, "1" * 50 + "0" * 50)
+    result["worst_case"] = evaluation("1" * 40, "1" * 30 + "0" * 10)["worst_case"]
+    (path / "evaluation.json").write_text(json.dumps(result))
+    worth = account(report(path)).worth
+    assert "Of 100 test images, 80 (80.0%)" in worth
+    assert "Of the 40 images every attack saw, 30 (75.0%) are classified correctly after" in worth
+    assert "AutoAttack, the usual yardstick, has not been run" in " ".join(account(report(path)).remarks)
+
+
+def test_nothing_comes_from_outside(tmp_path: Path) -> None:
+    text = render([report(write_run(tmp_path / "a"))])
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
+    page = Page(text)
+    for _, attributes in page.tags:
+        for name in ("src", "href"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("data:", "#"))
+        assert "style" not in attributes, "the policy allows no style attribute"
+        assert not [name for name in attributes if name.startswith("on")]
+    policy = next(meta["content"] for meta in page.all("meta") if meta.get("http-equiv") == "Content-Security-Policy")
+    assert policy is not None
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    for piece in (page.styles[0], page.scripts[0]):
+        digest = base64.b64encode(hashlib.sha256(piece.encode()).digest()).decode()
+        assert f"'sha256-{digest}'" in policy
+
+
+def test_what_users_write_is_escaped(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", id=HARMFUL, hardware=HARMFUL, data=HARMFUL)
+    other = write_run(tmp_path / "b", id="</script><img src=x onerror=alert(2)>")
+    classes = ("</script><b>cat", HARMFUL)
+    gallery = Gallery(samples=(sample(HARMFUL, HARMFUL),), attack=HARMFUL, scale=HARMFUL)
+    text = render([report(folder, classes=classes, gallery=gallery) for folder in (path, other)], title=HARMFUL)
+    page = Page(text)
+    assert len(page.scripts) == 2, "our own script and the data, nothing else"
+    assert page.words.count(HARMFUL) > 5
+    assert not [tag for tag, attributes in page.tags if "onerror" in attributes or tag == "b"]
+    names = [line["name"] for line in json.loads(page.scripts[1])["loss"]["series"]]
+    assert names[0] == HARMFUL, "the data reads back as it was"
+    assert "<" not in page.scripts[1]
+
+
+def test_every_picture_has_a_text(tmp_path: Path) -> None:
+    page = page_of(write_run(tmp_path / "a"))
+    assert len(page.all("img")) == 6 + 16
+    assert all(image.get("alt") for image in page.all("img"))
+    plots = [div for div in page.all("div") if "plot" in (div.get("class") or "")]
+    assert len(plots) == 10
+    assert all(plot.get("role") == "img" and plot.get("tabindex") == "0" for plot in plots)
+    assert any("loss goes from 2 in epoch 1 to 0.3333 in epoch 6" in (plot.get("aria-label") or "") for plot in plots)
+    assert all("scope" in cell for cell in page.all("th"))
+    assert page.all("html")[0]["lang"] == "en"
+
+
+def test_a_run_with_nothing_but_its_start_says_what_makes_the_rest(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", epochs=0, parts="")
+    found = report(path, gallery=Gallery(reason="the data is away", command="probmargin report a --data-dir DIR"))
+    told = {gap.section: gap for gap in gaps(found)}
+    assert set(told) == {"curves", "results", "audit", "weights", "gallery"}
+    assert "before its first epoch ended" in told["curves"].text
+    assert told["curves"].command.endswith(f"--seed 1 --out {path} --resume")
+    assert told["results"].command == f"probmargin evaluate {path}"
+    assert told["audit"].command == f"probmargin audit {path}"
+    assert told["weights"].command.endswith(f"--out {path}-dynamics --dynamics")
+    page = Page(render([found]))
+    assert len(page.all("section")) == len(SECTIONS) - 1
+    for gap in told.values():
+        assert gap.text in page.words
+        assert gap.command in page.words
+
+
+def test_a_run_that_stands_half_way(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", epochs=2, parts="evaluation")
+    result = evaluation("1" * 10, "1" * 6 + "0" * 4, test_images=50)
+    (path / "evaluation.json").write_text(json.dumps(result))
+    told = {gap.section: gap for gap in gaps(report(path))}
+    assert "after epoch 2 of 6" in told["curves"].text
+    assert told["gap"].command == f"probmargin evaluate {path} --attacks nat,pgd-20,aa --num-examples 10"
+    assert "not finished, 2 of 6 epochs" in account(report(path)).training
+    assert "After" not in page_of(path).words
+
+
+def test_commands_carry_what_the_run_was_made_with(tmp_path: Path) -> None:
+    settings = {"num_classes": 2, "mean_std": [[0.5], [0.2]]}
+    monitors = {"counts": {"pgd-20": 100}}
+    more = {"validation": 10, "label_noise": "symmetric:0.2", "model_settings": settings, "monitors": monitors}
+    path = write_run(tmp_path / "a b", parts="", data="cifar10", **more)
+    command = next(gap.command for gap in gaps(report(path)) if gap.section == "weights")
+    wanted = f"--recipe '{path}/recipe.json' --data cifar10 --model small-cnn --seed 1 --data-dir DIR --validation 10"
+    assert wanted in command
+    assert "--label-noise symmetric:0.2 --normalize --monitor pgd-20:100 --out" in command
+    own = write_run(tmp_path / "own", parts="", model_settings=None)
+    assert all("train" not in gap.command for gap in gaps(report(own))), "a model that was an object has no command"
+
+
+def test_a_damaged_file_is_left_out_and_named(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a")
+    (path / "audit.json").write_text("{", encoding="utf-8")
+    (path / "dynamics.npz").write_bytes(b"PK")
+    with (path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"epoch": 6, "lo')
+    page = page_of(path)
+    assert "audit.json cannot be read and is left out" in page.words
+    assert "No audit has asked" in page.words
+    assert "Margins and weights of single images were not kept" in page.words
+    assert read_folder(path).trained == 6
+
+
+@pytest.mark.parametrize("missing", ["folder", "record"])
+def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path, missing: str) -> None:
+    path = tmp_path / "a"
+    if missing == "record":
+        path.mkdir()
+    with pytest.raises(UsageError, match=r"there is no run|is not a run's folder"):
+        read_folder(path)
+
+
+def test_two_runs_are_compared_over_the_same_images(tmp_path: Path) -> None:
+    first, second = (report(write_run(tmp_path / name)) for name in "ab")
+    better = evaluation("1" * 86 + "0" * 14, "1" * 60 + "0" * 40, "1" * 70 + "0" * 30)
+    second = replace(second, folder=replace(second.folder, evaluation=better))
+    found = {difference.attack: difference for difference in differences(first, second, ["nat", "pgd-20", "aa"])}
+    assert found["clean"].points == 0
+    assert found["AutoAttack"].points == pytest.approx(16.0)
+    assert (found["AutoAttack"].only_first, found["AutoAttack"].only_second) == (0, 16)
+    assert mcnemar(16, 0) < 0.0001
+    assert found["AutoAttack"].p == "< 0.0001"
+    assert found["AutoAttack"].words == "clearly better"
+    assert found["PGD-20"].words == "no clear difference"
+    sentence = compared(first, second, list(found.values()))
+    assert sentence == (
+        "b is right on 16.0 points more of the images than a (AutoAttack), more than chance explains (p < 0.0001)."
+    )
+    page = Page(render([first, second]))
+    assert "+16.00 ± " in page.words
+
+
+def test_runs_measured_in_another_way_are_not_compared(tmp_path: Path) -> None:
+    first, second = (report(write_run(tmp_path / name)) for name in "ab")
+    wider = replace(second, folder=replace(second.folder, evaluation={**EVALUATION, "eps": 0.2}))
+    found = differences(first, wider, ["nat", "pgd-20"])
+    assert [bool(difference.reason) for difference in found] == [False, True]
+    assert "eps is 0.2, not 0.1" in found[1].reason
+    other = replace(second, folder=replace(second.folder, record={**second.folder.record, "data_fingerprint": "g"}))
+    assert "data_fingerprint" in differences(first, other, ["nat"])[0].reason
+    assert "cannot be compared yet" in compared(first, other, differences(first, other, ["nat"]))
+
+
+def test_the_gap_counts_images_that_withstand_pgd_and_fall_to_autoattack() -> None:
+    result = evaluation("1" * 10, "1111111100", "1111100011")
+    found = attack_gap(result)
+    assert found is not None
+    assert (found.standing, found.fallen, found.num_examples) == (8, 3, 10)
+    assert found.points == pytest.approx(10.0)
+    assert attack_gap(evaluation("11", "10")) is None
+    longer = {**result, "pgd-100": {**result["pgd-20"], "correct": "1111100000"}}
+    strongest = attack_gap(longer)
+    assert strongest is not None
+    assert strongest.pgd == "PGD-100"
+
+
+def test_classes_and_confusion(tmp_path: Path) -> None:
+    one = report(write_run(tmp_path / "a"))
+    rows = class_rows([one])
+    assert [row.name for row in rows] == ["cat", "dog"]
+    assert rows[0].shares[0] == (EVALUATION["nat"]["per_class"][0], EVALUATION["worst_case"]["per_class"][0])
+    found = confusion(one)
+    assert found is not None
+    assert [[count for count, _ in row] for row in found.rows] == EVALUATION["worst_case"]["confusion"]
+    assert found.mistakes[0] == ("cat", "dog", 23, "46.0%")
+    many = [[0] * 30 for _ in range(30)]
+    many[7][11] = 5
+    worst = {**EVALUATION["worst_case"], "confusion": many}
+    wide = replace(one, folder=replace(one.folder, evaluation={**EVALUATION, "worst_case": worst}))
+    table = confusion(wide)
+    assert table is not None
+    assert table.rows == []
+    assert table.mistakes == [("7", "11", 5, "100.0%")]
+
+
+def test_the_papers_numbers_stand_below_the_run(tmp_path: Path) -> None:
+    row = Published(place="table2/at", numbers={"nat": (84.86, 0.17)}, source="the paper", differences=("epochs is 6",))
+    page = page_of(write_run(tmp_path / "a"), published=row)
+    assert "84.86% ± 0.17 over 5 trials" in page.words
+    assert "The run's recipe is not the row's: epochs is 6." in page.words
+
+
+def test_charts_tell_runs_apart_by_colour_and_dashes(tmp_path: Path) -> None:
+    reports = [report(write_run(tmp_path / name)) for name in "ab"]
+    found = {chart["id"]: chart for chart in charts(reports)}
+    assert list(found) == ["loss", "accuracy", "validation", "monitors", "sample-size", "weight-mean", "lr"]
+    assert [(line["name"], line["color"], line["dash"]) for line in found["loss"]["series"]] == [
+        ("a", 0, 0),
+        ("b", 1, 1),
+    ]
+    assert [line["name"] for line in found["monitors"]["series"]] == ["a: PGD-20", "a: CW-20", "b: PGD-20", "b: CW-20"]
+    assert found["monitors"]["series"][0]["x"] == [2, 4, 6]
+    assert found["loss"]["marks"] == [{"x": 3.5, "text": "weights begin, rate drops"}, {"x": 5.5, "text": "rate drops"}]
+    single = {chart["id"]: chart for chart in charts(reports[:1])}
+    assert [line["name"] for line in single["accuracy"]["series"]] == ["attacked"], "no clean pass, no curve"
+
+
+def test_many_large_runs_stay_under_three_megabytes(tmp_path: Path) -> None:
+    reports = []
+    for number in range(12):
+        path = write_run(tmp_path / f"run-{number}", epochs=300, recipe={**RECIPE, "epochs": 300})
+        correct = "10" * 5000
+        hundred = {**entry_of(correct), "confusion": [[1] * 100 for _ in range(100)], "attacks": ["pgd-20"]}
+        (path / "evaluation.json").write_text(json.dumps({**EVALUATION, "worst_case": hundred}))
+        pictures = {place: picture(f"training image {place}", 32) for place in range(40)}
+        gallery = Gallery(samples=tuple(sample(side=64) for _ in range(8)), attack="PGD-20")
+        reports.append(report(path, pictures=pictures, gallery=gallery))
+    text = render(reports)
+    assert len(text.encode()) < 3_000_000
+    lines = json.loads(Page(text).scripts[1])["loss"]["series"]
+    assert [(line["x"][0], line["x"][-1]) for line in lines] == [(1, 300)] * 12
+    assert "of 8 are shown, to keep the page small" in text
+
+
+def entry_of(correct: str) -> dict[str, Any]:
+    share = correct.count("1") / len(correct)
+    return {"robust_accuracy": share, "interval": [share, share], "per_class": [share] * 100, "correct": correct}
