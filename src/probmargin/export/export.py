@@ -50,7 +50,7 @@ def _targets(request: ExportRequest) -> list[Path]:
     suffix = FILES[request.format][2]
     if out.suffix != suffix:
         raise UsageError(f"--format {request.format} writes {suffix} files: give -o {out.with_suffix(suffix)}")
-    return [out, out.with_name(f"{out.stem}.card.md"), out.with_name(f"{out.stem}.card.json")]
+    return [out, *(out.with_name(f"{out.name}.card{kind}") for kind in (".md", ".json"))]
 
 
 def _write(request: ExportRequest, subject: Exported, aside: Path, log: Log) -> None:
@@ -64,7 +64,7 @@ def _write(request: ExportRequest, subject: Exported, aside: Path, log: Log) -> 
     if request.format == "robustbench":
         text, plain = path / "README.md", path / "card.json"
     else:
-        text, plain = (aside / f"{request.out.stem}.card{suffix}" for suffix in (".md", ".json"))
+        text, plain = (aside / f"{request.out.name}.card{kind}" for kind in (".md", ".json"))
     text.write_text(markdown(card), encoding="utf-8")
     write_json(plain, card)
 

@@ -1,0 +1,1 @@
+from trained_run import trained as trained

@@ -1,0 +1,285 @@
+"""Every format gives the model back, with its card; a file that does not is not left behind."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from blobs import blobs
+from needs import package
+from strategies import tiny_net
+from torch import nn
+
+from probmargin import api as pm
+from probmargin.core.errors import Failure, UsageError
+from probmargin.core.types import Classifier
+from probmargin.data.digits import load_digits
+from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
+from probmargin.export import formats
+from probmargin.export.card import markdown
+from probmargin.export.subject import Exported
+from probmargin.methods.resolve import resolve
+from probmargin.runs.run import open_run
+from probmargin.training.progress import Reporter
+from probmargin.training.train import TrainRequest, train
+
+NAMES = {"safetensors": "m.safetensors", "torch-export": "m.pt2", "onnx": "m.onnx", "robustbench": "bundle"}
+EACH = [
+    pytest.param(name, marks=[package("onnxruntime", "onnx"), package("onnxscript", "onnx")] if name == "onnx" else [])
+    for name in NAMES
+]
+
+
+@pytest.fixture(scope="session")
+def normalised(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run with mean and deviation inside its model."""
+    recipe = resolve("at", data="digits", epochs=1, settings={"attack.num_steps": "1", "attack.eps": "0.05"})
+    folder = tmp_path_factory.mktemp("normalised") / "run"
+    request = TrainRequest(out=folder, model="small-cnn", seed=0, device="cpu", normalize=True)
+    train(recipe, load_digits(), request, Reporter(quiet=True))
+    return folder
+
+
+def read_back(format: str, out: Path) -> Classifier:
+    """The exported model, by what its users have: not by our own readers."""
+    if format == "safetensors":
+        return pm.load_model(out)
+    if format == "torch-export":
+        return torch.export.load(out).module()
+    if format == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+        return lambda x: torch.from_numpy(session.run(["logits"], {"images": x.numpy()})[0])
+    namespace: dict[str, Any] = {}
+    exec(compile((out / "model.py").read_text(encoding="utf-8"), "model.py", "exec"), namespace)
+    model: Classifier = namespace["load_model"](str(out / "weights.pt"))
+    return model
+
+
+@pytest.mark.parametrize("format", EACH)
+def test_a_file_is_the_model_with_its_normalisation_at_any_batch_size(
+    normalised: Path, tmp_path: Path, format: str
+) -> None:
+    said: list[str] = []
+    out = pm.export(
+        normalised, tmp_path / NAMES[format], format=format, licence="MIT", num_examples=20, log=said.append
+    )
+    original, loaded = open_run(normalised).model, read_back(format, out)
+    assert isinstance(original[0], nn.Module)  # type: ignore[index]
+    x = load_digits().test.floats()
+    with torch.no_grad():
+        for count in (1, 2, 7):
+            torch.testing.assert_close(loaded(x[:count]), original(x[:count]), rtol=1e-4, atol=1e-4)
+    assert said[0].startswith("read again: natural ")
+    assert ("PGD-20" in said[0]) == (format != "onnx")
+    assert not list(tmp_path.glob(".*"))
+    card = json.loads(
+        (out / "card.json" if format == "robustbench" else tmp_path / f"{out.name}.card.json").read_text()
+    )
+    text = (out / "README.md" if format == "robustbench" else tmp_path / f"{out.name}.card.md").read_text()
+    assert card["licence"] == "MIT"
+    assert card["recipe"]["method"] == "at"
+    assert card["training"]["data"] == "digits"
+    assert card["model"]["normalisation"]["mean"] == pytest.approx(load_digits().mean_std()[0])
+    assert card["accuracy"] == []
+    assert f"robust accuracy: probmargin evaluate {normalised} --attacks nat,pgd-20,aa" in card["not_measured"]
+    assert "Not measured: robust accuracy" in text
+    assert "against Linf perturbations of 0.05" in text
+    assert card["date"] in text
+
+
+def test_a_card_carries_what_was_measured(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    request = EvaluationRequest(run=run, attacks=("nat", "pgd-5"), num_examples=40, device="cpu")
+    results, _ = evaluate_subject(request, log=lambda line: None)
+    pm.export(run, tmp_path / "m.safetensors", num_examples=10)
+    card = json.loads((tmp_path / "m.safetensors.card.json").read_text())
+    rows = {row["attack"]: row for row in card["accuracy"]}
+    assert rows["nat"]["accuracy"] == results["nat"]["accuracy"]
+    assert rows["pgd-5"]["interval"] == results["pgd-5"]["interval"]
+    assert (rows["pgd-5"]["norm"], rows["pgd-5"]["eps"], rows["pgd-5"]["num_examples"]) == ("Linf", 0.05, 40)
+    assert card["not_measured"] == [f"robust accuracy under AutoAttack: probmargin evaluate {run} --attacks nat,aa"]
+    assert f"| pgd-5 | {results['pgd-5']['robust_accuracy']:.2%} |" in (tmp_path / "m.safetensors.card.md").read_text()
+    # An evaluation of other weights says nothing about these.
+    stale = json.loads((run / "evaluation.json").read_text()) | {"weights": "0" * 16}
+    (run / "evaluation.json").write_text(json.dumps(stale))
+    said: list[str] = []
+    pm.export(run, tmp_path / "n.safetensors", num_examples=10, log=said.append)
+    assert json.loads((tmp_path / "n.safetensors.card.json").read_text())["accuracy"] == []
+    assert any("earlier state" in line for line in said)
+
+
+def other(subject: Exported, change: float) -> Classifier:
+    return lambda x: subject.model(x) + change
+
+
+@pytest.mark.parametrize(
+    ("reader", "words"),
+    [
+        (lambda path, subject: other(subject, 0.5), "logits differ by 0.5"),
+        (lambda path, subject: other(subject, float("nan")), "logits differ by nan"),
+        (lambda path, subject: lambda x: subject.model(x)[:, :9], "shape"),
+        # The same logits with the gradient's sign turned: only an attack sees it.
+        (lambda path, subject: lambda x: subject.model(2 * x.detach() - x), "under pgd-20 is"),
+    ],
+)
+def test_a_file_that_is_not_the_model_is_an_error_and_goes(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Any, words: str
+) -> None:
+    write, _, suffix = formats.FILES["safetensors"]
+    monkeypatch.setitem(formats.FILES, "safetensors", (write, reader, suffix))
+    with pytest.raises(Failure, match=words):
+        pm.export(trained, tmp_path / "m.safetensors", num_examples=100)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_exports(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_text("mine", encoding="utf-8")
+    (tmp_path / "n.safetensors.card.md").write_text("mine", encoding="utf-8")
+
+    def wrong(out: str, words: str, format: str = "safetensors", run: Path = trained, **more: Any) -> None:
+        with pytest.raises(UsageError, match=words):
+            pm.export(run, tmp_path / out, format=format, **more)
+
+    wrong("m.safetensors", "did you mean onnx", format="onxx")
+    wrong("m.pt", r"give -o .*m\.safetensors")
+    wrong("b.zip", "is a folder", format="robustbench")
+    wrong("m.onnx", "is there already", format="onnx")
+    wrong("n.safetensors", r"n\.safetensors\.card\.md is there already")
+    wrong("m.safetensors", "there is no run", run=tmp_path / "none")
+    wrong("m.safetensors", "from 1 to 360", num_examples=1000)
+    wrong("m.safetensors", "from 1 to 360", num_examples=0)
+    wrong("m.onnx/m.safetensors", "cannot write to")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "n.safetensors.card.md"]
+
+
+BARE = """
+import sys
+sys.modules["probmargin"] = None   # the bundle must do without
+sys.path.insert(0, {folder!r})
+import torch
+from model import load_model
+x = torch.linspace(0, 1, 2 * {values}).view(2, *{shape})
+print(load_model({weights!r})(x).tolist())
+"""
+
+
+def logits_alone(bundle: Path, shape: tuple[int, ...]) -> torch.Tensor:
+    """What the bundle gives in a process that has torch and nothing of ours."""
+    values = int(torch.Size(shape).numel())
+    script = BARE.format(folder=str(bundle), weights=str(bundle / "weights.pt"), values=values, shape=shape)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=bundle)
+    return torch.tensor(json.loads(done.stdout))
+
+
+def test_a_bundle_needs_torch_alone_and_its_claims_are_measured(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    request = EvaluationRequest(run=run, attacks=("nat",), device="cpu")
+    results, _ = evaluate_subject(request, log=lambda line: None)
+    bundle = pm.export(run, tmp_path / "bundle", format="robustbench", num_examples=10)
+    x = torch.linspace(0, 1, 128).view(2, 1, 8, 8)
+    torch.testing.assert_close(logits_alone(bundle, (1, 8, 8)), open_run(run).model(x), rtol=1e-4, atol=1e-4)
+    claims = json.loads((bundle / "model_info.json").read_text())
+    assert claims["clean_acc"] == f"{100 * results['nat']['accuracy']:.2f}"
+    assert claims["autoattack_acc"] is None
+    assert claims["reported"] is None
+    assert claims["number_forward_passes"] == 1
+    assert "0.05, not 8/255" in claims["footnote"]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "preact-resnet18", "wrn-10-1"])
+def test_source_files_of_the_other_networks(trained: Path, name: str) -> None:
+    from probmargin.export.source import model_source
+    from probmargin.models.build import build_model
+
+    settings = {"num_classes": 3, "in_channels": 1}
+    model = build_model(name, **settings, seed=0).eval()
+    run = open_run(trained)
+    record = {**run.record, "model": name, "model_settings": settings}
+    empty = torch.zeros(0)
+    text = model_source(Exported(run, record, run.recipe, model, load_digits(), empty, empty, None))
+    namespace: dict[str, Any] = {}
+    exec(compile(text, "model.py", "exec"), namespace)
+    again = namespace["load_model"](None)
+    again.load_state_dict(model.state_dict())
+    x = torch.rand(2, 1, 8, 8)
+    torch.testing.assert_close(again(x), model(x))
+    assert "probmargin import" not in text
+    assert "from probmargin" not in text
+
+
+OWN = """
+from torch import nn
+{extra}
+class Net(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+    def forward(self, x):
+        return self.layers(x)
+def build(num_classes):
+    return Net(num_classes)
+"""
+
+
+@pytest.mark.parametrize(("module", "extra"), [("ownbare", ""), ("ownnumpy", "import numpy")])
+def test_own_models_in_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, extra: str) -> None:
+    (tmp_path / f"{module}.py").write_text(OWN.format(extra=extra), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    recipe = resolve("at", data="digits", epochs=1, settings={"attack.num_steps": "1"})
+    request = TrainRequest(out=tmp_path / "run", model=f"{module}:build", device="cpu", normalize=True)
+    train(recipe, load_digits(), request, Reporter(quiet=True))
+    if extra:
+        with pytest.raises(UsageError, match="imports numpy"):
+            pm.export("run", "bundle", format="robustbench")
+        assert not (tmp_path / "bundle").exists()
+        return
+    bundle = pm.export("run", tmp_path / "bundle", format="robustbench", num_examples=10)
+    x = torch.linspace(0, 1, 128).view(2, 1, 8, 8)
+    torch.testing.assert_close(logits_alone(bundle, (1, 8, 8)), open_run("run").model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_given_as_an_object(tmp_path: Path) -> None:
+    data = blobs()
+    run = pm.train("at", model=tiny_net(classes=2), data=data, out=tmp_path / "run", epochs=1, device="cpu")
+    out = pm.export(run, tmp_path / "m.pt2", format="torch-export", data=data, num_examples=16)
+    x = data.test.floats()[:5]
+    torch.testing.assert_close(torch.export.load(out).module()(x), run.model(x), rtol=1e-4, atol=1e-4)
+    pm.export(run, tmp_path / "m.safetensors", data=data, num_examples=16)
+    with pytest.raises(UsageError, match="does not say how its model is built"):
+        pm.load_model(tmp_path / "m.safetensors")
+    with pytest.raises(UsageError, match="no source file"):
+        pm.export(run, tmp_path / "bundle", format="robustbench", data=data, num_examples=16)
+
+
+def test_a_model_that_branches_on_its_data_cannot_be_exported(tmp_path: Path) -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(16, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.linear(x.flatten(1))
+            return logits if float(logits.detach().sum()) > 0 else logits + 1
+
+    data = blobs()
+    run = pm.train("standard", model=Branching(), data=data, out=tmp_path / "run", epochs=1, device="cpu")
+    with pytest.raises(UsageError, match="cannot follow Branching"):
+        pm.export(run, tmp_path / "m.pt2", format="torch-export", data=data, num_examples=4)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_text_of_users_stays_text_in_a_card(trained: Path, tmp_path: Path) -> None:
+    pm.export(trained, tmp_path / "m.safetensors", licence="<script>[x](y)|`a`", num_examples=4)
+    text = (tmp_path / "m.safetensors.card.md").read_text(encoding="utf-8")
+    assert r"\<script\>\[x\](y)\|\`a\`" in text
+    card = json.loads((tmp_path / "m.safetensors.card.json").read_text(encoding="utf-8"))
+    assert markdown(card) == text
