@@ -43,7 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     data = load_digits()
     shared: dict[str, Any] = {"model": "small-cnn", "seed": 0, "device": "cpu"}
-    everything = {"dynamics": True, "validation": 60, "validation_every": 1, "monitor": "pgd-2:20", "monitor_every": 1}
+    everything: dict[str, Any] = {"dynamics": True, "validation": 60, "validation_every": 1, "monitor": "pgd-2:20", "monitor_every": 1}
     train(short("at", 2), data, TrainRequest(out=folder / "plain", **shared), Reporter(quiet=True))
     request = TrainRequest(out=folder / "full", label_noise="symmetric:0.2", **shared, **everything)
     train(short(), data, request, Reporter(quiet=True))

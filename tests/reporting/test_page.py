@@ -176,7 +176,8 @@ def test_a_run_that_stands_half_way(tmp_path: Path) -> None:
 def test_commands_carry_what_the_run_was_made_with(tmp_path: Path) -> None:
     settings = {"num_classes": 2, "mean_std": [[0.5], [0.2]]}
     monitors = {"counts": {"pgd-20": 100}}
-    more = {"validation": 10, "label_noise": "symmetric:0.2", "model_settings": settings, "monitors": monitors}
+    more: dict[str, Any] = {"validation": 10, "label_noise": "symmetric:0.2", "monitors": monitors}
+    more["model_settings"] = settings
     path = write_run(tmp_path / "a b", parts="", data="cifar10", **more)
     command = next(gap.command for gap in gaps(report(path)) if gap.section == "weights")
     wanted = f"--recipe '{path}/recipe.json' --data cifar10 --model small-cnn --seed 1 --data-dir DIR --validation 10"

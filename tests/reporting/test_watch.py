@@ -11,7 +11,6 @@ from report_runs import metrics, write_run
 from rich.console import Console
 
 from probmargin.core.errors import UsageError
-from probmargin.reporting import watch as watching
 from probmargin.reporting.folder import read_folder
 from probmargin.reporting.watch import blocks, curves, seconds_left, watch
 
@@ -83,7 +82,7 @@ def test_an_interrupt_ends_it_without_an_error(tmp_path: Path, monkeypatch: pyte
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watching.time, "sleep", interrupt)
+    monkeypatch.setattr("probmargin.reporting.watch.time.sleep", interrupt)
     console = screen(terminal=True)
     watch(write_run(tmp_path / "a", epochs=2, parts=""), console=console)
     assert "ETA 0:00:02" in shown(console)
@@ -93,7 +92,7 @@ def test_a_low_terminal_gets_flat_charts(tmp_path: Path, monkeypatch: pytest.Mon
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watching.time, "sleep", interrupt)
+    monkeypatch.setattr("probmargin.reporting.watch.time.sleep", interrupt)
     console = screen(height=24, terminal=True)
     watch(write_run(tmp_path / "a", epochs=4, parts=""), console=console)
     assert "learning rate" in shown(console), "the last chart still fits"
