@@ -1,6 +1,7 @@
 """Figures and benches from runs to pictures, on a handful of digits."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -203,3 +204,28 @@ def test_weight_functions_at_known_points() -> None:
     steps = {curve["component"]["name"]: curve["weight"] for curve in data["of_steps"]}
     assert steps["gairat_tanh"][4] == pytest.approx(0.5)
     assert steps["gairat_discrete"][10] == pytest.approx(1 / 11)
+
+
+def test_full_scale_reads_the_runs_of_the_tables(
+    drawn: dict[str, dict[str, Any]], out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With digits in the place of CIFAR-10: a run of a table is read where it lies, and nothing is trained."""
+    monkeypatch.setattr(study_module, "FULL_DATA", "digits")
+    monkeypatch.setattr(study_module, "FULL_MODEL", "small-cnn")
+    monkeypatch.setattr(work, "train", None)
+    for row in ("at", "gairat", "mail-at"):
+        shutil.copytree(out / f"figures-digits-small-cnn-{row}-s1", tmp_path / f"digits-small-cnn-{row}-s1")
+    for name in ("figure1b", "figure1c"):
+        assert reproduce(request(name, tmp_path, scale="full"), lambda _: None) == []
+        record = json.loads((tmp_path / "figures" / f"{name}.json").read_text(encoding="utf-8"))
+        assert record["command"] == f"probmargin reproduce {name}"
+        assert record["data"] == drawn[name]["data"]
+    lines = (tmp_path / "digits-small-cnn-at-s1" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [{key: value for key, value in json.loads(line).items() if key != "monitors"} for line in lines]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "digits-small-cnn-at-s1" / "metrics.jsonl").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match="without monitors of pgd-20, cw: train with --monitor"):
+        reproduce(request("figure1c", tmp_path, scale="full"), lambda _: None)
+    (tmp_path / "digits-small-cnn-gairat-s1" / "dynamics.npz").unlink()
+    with pytest.raises(UsageError, match=r"gairat-s1 has no dynamics.npz: train with --dynamics"):
+        reproduce(request("reliability", tmp_path, scale="full"), lambda _: None)

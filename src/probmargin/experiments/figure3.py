@@ -10,7 +10,7 @@ from probmargin.experiments.study import Bench, Study
 from probmargin.reporting.dynamics import SAFE_ABOVE, areas
 
 EXAMPLES = {"smoke": None, "full": 10_000}
-DRAWN = 400
+DRAWN = 250
 
 
 def places(subject: Subject, x: torch.Tensor) -> torch.Tensor:

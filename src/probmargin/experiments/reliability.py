@@ -44,7 +44,7 @@ def paths(subject: Subject) -> dict[str, list[Followed]]:
     return {
         "starts": [follow(subject, scattered, seed) for seed in SEEDS],
         "step sizes": [follow(subject, replace(attack, step_size=share * subject.eps)) for share in STEP_SHARES],
-        "attacks": [follow(subject, one) for one in (attack, lm_pgd, replace(lm_pgd, lookahead=True))],
+        "LM-PGD": [follow(subject, one) for one in (attack, lm_pgd, replace(lm_pgd, lookahead=True))],
     }
 
 

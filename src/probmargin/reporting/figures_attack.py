@@ -101,7 +101,7 @@ def _margin(axes: "Axes", data: Mapping[str, Any]) -> None:
     axes.annotate(
         f"LPS = {data['lps']}: the first wrong step" if data["lps"] < len(pm) - 1 else f"LPS = {data['lps']}",
         (lps, pm[lps]),
-        (0.98, 0.93),
+        (0.98, 0.5),
         textcoords="axes fraction",
         fontsize=7,
         ha="right",
@@ -112,5 +112,5 @@ def _margin(axes: "Axes", data: Mapping[str, Any]) -> None:
     axes.set_xlim(-0.5, len(pm) - 0.5)
     axes.set_xticks(steps)
     grid(axes)
-    axes.legend(loc="center right")
+    axes.legend(loc="upper right")
     panel(axes, "b", "its PM, step by step")

@@ -27,6 +27,13 @@ BARS: tuple[dict[str, Any], ...] = (
     {"color": SKY, "hatch": ""},
     {"color": "#FFFFFF", "hatch": "...."},
 )
+POINTS: tuple[dict[str, Any], ...] = (
+    {"color": VERMILION, "marker": "s"},
+    {"color": SKY, "marker": "o"},
+    {"color": "#FFFFFF", "marker": "D"},
+)
+_CERTAIN = 0.9995
+"""A correlation that need not be printed: the point lies at 1."""
 
 
 def grouped_bars(axes: "Axes", groups: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> None:
@@ -37,7 +44,26 @@ def grouped_bars(axes: "Axes", groups: Sequence[str], series: Mapping[str, Seque
         heights = [0.0 if value is None else value for value in values]
         axes.bar(at, heights, width, label=name, edgecolor="black", linewidth=0.5, zorder=2, **style)
         for x, height in zip(at, heights, strict=True):
-            axes.annotate(f"{height:.2f}", (x, height), (0, 1), textcoords="offset points", ha="center", fontsize=5)
+            axes.annotate(f"{height:.1f}", (x, height), (0, 1), textcoords="offset points", ha="center", fontsize=5.5)
+    top = max(value or 0.0 for values in series.values() for value in values)
+    axes.set_ylim(0, 1.35 * top or 1.0)
+    axes.set_xticks(range(len(groups)), groups)
+    grid(axes)
+
+
+def grouped_points(axes: "Axes", groups: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> None:
+    """The same with points, for values whose zero is far away."""
+    for place, ((name, values), style) in enumerate(zip(series.items(), POINTS, strict=False)):
+        at = np.arange(len(groups)) + 0.22 * (place - (len(series) - 1) / 2)
+        known = [(x, value) for x, value in zip(at, values, strict=True) if value is not None]
+        axes.plot(*zip(*known, strict=True), linestyle="", mec="black", mew=0.5, ms=5, label=name, **style)
+        for x, value in known:
+            if value > _CERTAIN:
+                continue
+            axes.annotate(f"{value:.2f}", (x, value), (0, -9), textcoords="offset points", ha="center", fontsize=5.5)
+    low = min(value for values in series.values() for value in values if value is not None)
+    axes.set_ylim(low - 0.25 * (1.02 - low) - 0.01, 1.02)
+    axes.set_xlim(-0.5, len(groups) - 0.5)
     axes.set_xticks(range(len(groups)), groups)
     grid(axes)
 
@@ -47,22 +73,21 @@ def reliability(data: Mapping[str, Any]) -> "Figure":
     figure = new_figure(PAGE, 4.6)
     (share, order, scale), bottom = figure.subplots(2, 3)
     table = data["path_dependence"]
-    groups = list(table)
-    shown = ("LPS", "PM-adv", "PM-nat")
-    for axes, key in ((share, "path_share"), (order, "rank_agreement")):
-        grouped_bars(axes, groups, {name: [table[group][name][key] for group in groups] for name in shown})
-        axes.set_ylim(0, 1.25)
-        axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
+    groups, shown = list(table), ("LPS", "PM-adv", "PM-nat")
+    shares = {name: [table[group][name]["path_share"] for group in groups] for name in shown}
+    percent = {name: [None if value is None else 100 * value for value in values] for name, values in shares.items()}
+    grouped_bars(share, groups, percent)
     share.legend(loc="upper left", ncols=3, columnspacing=0.8, handlelength=1.4)
-    panel(share, "a", "variance due to the path")
-    panel(order, "b", "rank agreement of paths")
+    panel(share, "a", "variance due to the path, %")
+    grouped_points(order, groups, {name: [table[group][name]["rank_agreement"] for group in groups] for name in shown})
+    order.legend(loc="lower right")
+    panel(order, "b", "rank agreement of two paths")
     _class_scale(scale, data["class_scale"]["nat"])
     for axes, letter, curve in zip(bottom, "def", data["areas"], strict=True):
         draw_areas(axes, curve)
         axes.axvline(data["burn_in_epochs"] + 0.5, color="black", linewidth=0.8, linestyle="--")
+        axes.locator_params(axis="x", integer=True)
         panel(axes, letter, f"{METHOD_NAMES[curve['row']]}: training images, %")
-    handles, labels = bottom[0].get_legend_handles_labels()
-    bottom[0].legend(handles[::-1], labels[::-1], loc="upper left", frameon=True, framealpha=0.9)
     return figure
 
 

@@ -51,61 +51,82 @@ def figure3(data: Mapping[str, Any]) -> "Figure":
     left, right = figure.subplots(1, 2)
     _areas(left, data["safe_above"], three_classes=True)
     _contours(left)
+    _name_areas(left)
     for probability, note in EXAMPLES:
         x, y = place(probability)
         left.plot(x, y, marker="o", color=BLACK, ms=3.5, zorder=5)
         left.annotate(note, (x, y), (-5, 0), textcoords="offset points", ha="right", va="center", fontsize=6.5)
     _corners(left, ("label", "class j", "class k"))
-    panel(left, "a", "PM with three classes")
+    left.set_title("(a) PM with three classes", loc="left", pad=14)
     _areas(right, data["safe_above"], three_classes=False)
     for name, line in (("clean", {"color": BLUE, "marker": "o"}), ("attacked", {"color": VERMILION, "marker": "x"})):
         points = place(data["points"][name])
         share = data["areas"][name]
         text = f"{name}: {share['safe']:.0%} safe, {share['boundary']:.0%} boundary, {share['wrong']:.0%} wrong"
         face = {"mfc": "none"} if name == "clean" else {}
-        right.plot(points[:, 0], points[:, 1], linestyle="", ms=2.6, mew=0.5, zorder=4, label=text, **line, **face)
+        right.plot(
+            points[:, 0],
+            points[:, 1],
+            linestyle="",
+            ms=2.6,
+            mew=0.5,
+            zorder=4,
+            clip_on=False,
+            label=text,
+            **line,
+            **face,
+        )
     _corners(right, ("label", "most likely\nother class", "all the rest"))
     right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), handletextpad=0.2)
-    panel(right, "b", f"{data['examples']:,} training images")
+    right.set_title(f"(b) {data['examples']:,} training images", loc="left", pad=14)
     return figure
 
 
-def _areas(axes: "Axes", safe_above: float, *, three_classes: bool) -> None:
-    """Fill safe, boundary and wrong: by the largest other class, or by the second corner alone."""
+def _margins(*, three_classes: bool) -> tuple[Array, Array, Array]:
+    """PM at every point of the simplex: against the larger of two classes, or against the second corner alone."""
     across = np.linspace(0, 1, 401)
     x, y = np.meshgrid(across, across * CORNERS[0, 1])
     label = y / CORNERS[0, 1]
     third = x - 0.5 * label
     second = 1 - label - third
     other = np.maximum(second, third) if three_classes else second
-    pm = np.ma.masked_where((second < -1e-9) | (third < -1e-9), label - other)
-    levels, names = [-1.01, 0.0, safe_above, 1.01], ("wrong", "boundary", "safe")
+    return x, y, np.ma.masked_where((second < -1e-9) | (third < -1e-9), label - other)
+
+
+def _areas(axes: "Axes", safe_above: float, *, three_classes: bool) -> None:
+    """Fill what is safe, near the boundary and wrong."""
+    x, y, pm = _margins(three_classes=three_classes)
+    names = ("wrong", "boundary", "safe")
     axes.contourf(
-        x, y, pm, levels=levels, colors=[AREA_COLOURS[name] for name in names],
+        x, y, pm, levels=[-1.01, 0.0, safe_above, 1.01], colors=[AREA_COLOURS[name] for name in names],
         hatches=[AREA_HATCHES[name] for name in names], zorder=1,
     )  # fmt: skip
     axes.contour(x, y, pm, levels=[0.0], colors=BLACK, linewidths=1.0, zorder=2)
     axes.plot(*np.vstack([CORNERS, CORNERS[:1]]).T, color=BLACK, linewidth=0.8, zorder=3)
     axes.set_aspect("equal")
     axes.axis("off")
-    heights = {"safe": (0.5, 0.66), "boundary": (0.5, 0.345) if three_classes else (0.72, 0.28), "wrong": (0.5, 0.13)}
-    for name, (x_text, y_text) in heights.items() if three_classes else ():
+
+
+def _name_areas(axes: "Axes") -> None:
+    """The areas' names, down the middle of the simplex."""
+    for name, height in (("safe", 0.66), ("boundary", 0.345), ("wrong", 0.13)):
         axes.text(
-            x_text, y_text, name, ha="center", va="center", fontsize=7, zorder=6,
+            0.5, height, name, ha="center", va="center", fontsize=7, zorder=6,
             bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
         )  # fmt: skip
 
 
 def _contours(axes: "Axes") -> None:
-    """Lines of equal PM."""
-    across = np.linspace(0, 1, 401)
-    x, y = np.meshgrid(across, across * CORNERS[0, 1])
-    label = y / CORNERS[0, 1]
-    third = x - 0.5 * label
-    second = 1 - label - third
-    pm = np.ma.masked_where((second < 0) | (third < 0), label - np.maximum(second, third))
-    lines = axes.contour(x, y, pm, levels=[-0.8, -0.4, 0.4, 0.8], colors=GREY, linewidths=0.5, linestyles="-", zorder=2)
-    axes.clabel(lines, fontsize=5.5, fmt="%.1f")
+    """Lines of equal PM, named where they meet the right edge: there p of the label is (1 + PM) / 2."""
+    x, y, pm = _margins(three_classes=True)
+    levels = [-0.8, -0.4, 0.4, 0.8]
+    axes.contour(x, y, pm, levels=levels, colors="#444444", linewidths=0.5, linestyles="-", zorder=2)
+    for level in [*levels, 0.0]:
+        share = (1 + level) / 2
+        edge = place([share, 0.0, 1 - share])
+        axes.annotate(
+            f"PM {level:g}", tuple(edge), (4, 0), textcoords="offset points", va="center", fontsize=6, color="#444444"
+        )
 
 
 def _corners(axes: "Axes", names: tuple[str, str, str]) -> None:

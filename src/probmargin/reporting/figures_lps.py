@@ -57,7 +57,7 @@ def figure4(data: Mapping[str, Any]) -> "Figure":
         panel(axes, letter, f"{TITLES[name]} (rank correlation {data['rank_correlation'][name]:.2f})")
         axes.set_xticks(range(data["num_steps"] + 1))
         axes.set_xlim(-0.7, data["num_steps"] + 0.7)
-        axes.set_xlabel("LPS")
+        axes.set_xlabel("LPS (grey: number of images)")
     panels[0].set_ylabel("probabilistic margin (PM)")
     return figure
 

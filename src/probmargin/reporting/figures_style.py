@@ -92,6 +92,9 @@ def origin(record: Mapping[str, Any]) -> str:
 
 def save(figure: "Figure", folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG and PDF; the same figure gives the same bytes."""
+    figure.draw_without_rendering()
+    # Laid out once: the second format would only repeat it.
+    figure.set_layout_engine("none")
     paths = []
     for suffix, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
         path = folder / f"{name}.{suffix}"

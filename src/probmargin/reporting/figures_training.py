@@ -64,6 +64,21 @@ def draw_areas(axes: "Axes", curve: Mapping[str, Any]) -> None:
     )
     for patch, name in zip(patches, names, strict=True):
         patch.set_hatch(AREA_HATCHES[name])
+    _name_areas(axes, curve["epochs"], dict(zip(names, shares, strict=True)))
     axes.set_xlim(min(curve["epochs"]), max(curve["epochs"]))
     axes.set_ylim(0, 100)
     axes.set_xlabel("epoch")
+
+
+def _name_areas(axes: "Axes", epochs: list[int], shares: Mapping[str, list[float]]) -> None:
+    """Each area's name where it is thickest, away from the edges."""
+    edge = max(1, len(epochs) // 6)
+    inner = range(edge, max(len(epochs) - edge, edge + 1))
+    below = [0.0] * len(epochs)
+    for name, values in shares.items():
+        thickest = max((at for at in inner if at < len(epochs)), key=lambda at: values[at], default=0)
+        axes.text(
+            epochs[thickest], below[thickest] + values[thickest] / 2, name, ha="center", va="center", fontsize=7,
+            bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
+        )  # fmt: skip
+        below = [low + value for low, value in zip(below, values, strict=True)]
