@@ -24,7 +24,9 @@ def main(method: str = "mail-trades", batch_size: str = "128") -> None:
     model = build_model("resnet18", num_classes=10, in_channels=3, seed=0).to(device).train()
     state = TrainState.fresh(model, recipe)
     state.sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=device)
-    stepper = GraphStepper(FastNetwork(model, "bf16"), state, data, recipe.augment, 0)
+    stepper = GraphStepper(
+        FastNetwork(model, "bf16", image_shape=data.images.shape[1:]), state, data, recipe.augment, 0
+    )
     stepper.prepare(size)
     positions = torch.arange(size, device=device)
     draws = torch.zeros(size, 3, dtype=torch.int64, device=device)

@@ -76,11 +76,35 @@ def test_what_cannot_be_folded_says_why() -> None:
         FoldedNetwork(nn.Sequential(nn.Flatten(), nn.LayerNorm(4)), torch.float32)
     with pytest.raises(CannotFold, match="running statistics"):
         FoldedNetwork(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, track_running_stats=False)), torch.float32)
-    network = FastNetwork(nn.Sequential(nn.Flatten(), nn.LayerNorm(4), nn.Linear(4, 2)), "fp32", "off")
-    assert network.note is not None
-    assert "LayerNorm" in network.note
+    network = FastNetwork(
+        nn.Sequential(nn.Flatten(), nn.LayerNorm(4), nn.Linear(4, 2)), "fp32", "off", image_shape=(1, 2, 2)
+    )
+    assert [note for note in network.notes if "LayerNorm" in note] == network.notes
     with network.frozen("eval") as call:
         assert call(torch.rand(2, 1, 2, 2)).shape == (2, 2)
+
+
+class Viewing(nn.Module):
+    """Reshapes by `view`, which tensors with channels last refuse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(144, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.conv(x).view(x.size(0), -1))
+        return logits
+
+
+def test_a_model_that_does_not_run_with_channels_last_keeps_its_order() -> None:
+    model = Viewing()
+    network = FastNetwork(model, "fp32", "off", image_shape=(3, 8, 8))
+    assert any("channels last" in note for note in network.notes)
+    assert model.conv.weight.is_contiguous()
+    assert network.order == torch.contiguous_format
+    assert network.forward(torch.rand(3, 3, 8, 8)).shape == (3, 2)
+    with network.frozen("eval") as call:
+        assert call(torch.rand(3, 3, 8, 8)).shape == (3, 2)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -93,7 +117,9 @@ def test_a_step_through_the_fast_network_is_the_plain_step(name: str) -> None:
     for network_class in (Network, FastNetwork):
         model = tiny_net(1).train()
         state = TrainState.fresh(model, named(name))
-        network = FastNetwork(model, "fp32", "off") if network_class is FastNetwork else Network(model)
+        network = (
+            FastNetwork(model, "fp32", "off", image_shape=(1, 8, 8)) if network_class is FastNetwork else Network(model)
+        )
         results.append(train_step(network, state.optimizer, now, batch))
         models.append(model)
     plain, fast = results
@@ -178,7 +204,7 @@ def test_captured_steps_agree_with_eager_ones_for_every_method(
             state = cuda_state(name, start)
             state.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             is_compiled = is_fast and kernels == "compiled"
-            network = FastNetwork(state.model, "fp32") if is_compiled else Network(state.model)
+            network = FastNetwork(state.model, "fp32", image_shape=(3, 32, 32)) if is_compiled else Network(state.model)
             stepper = GraphStepper(network, state, train, method.augment, 0)
             if is_fast:
                 stepper.prepare(32)

@@ -1,5 +1,7 @@
 """A network for attacks: batch norm folded into convolutions, weights cast once a training step."""
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
@@ -11,13 +13,22 @@ class CannotFold(Exception):
     """The model is not made of parts that fold; the message says which."""
 
 
+@dataclass(frozen=True)
+class Kind:
+    """How a folded network keeps its weights."""
+
+    dtype: torch.dtype
+    order: torch.memory_format = torch.channels_last
+    """In memory; models that reshape by `view` need torch.contiguous_format."""
+
+
 class FoldedConv(nn.Module):
     """A convolution with the batch norm that follows it folded in, in the precision of the attack."""
 
     weight: torch.Tensor
     bias: torch.Tensor
 
-    def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d | None, dtype: torch.dtype) -> None:
+    def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d | None, kind: "Kind") -> None:
         super().__init__()
         if conv.padding_mode != "zeros" or isinstance(conv.padding, str):
             raise CannotFold("a convolution pads with something else than zeros")
@@ -27,11 +38,11 @@ class FoldedConv(nn.Module):
         if norm is not None:
             scale_and_shift(norm)
         # Tensor cores take 16-bit channels in groups of eight; a stem of three is padded here once, not at every call.
-        self._padding = -conv.in_channels % 8 if dtype == torch.bfloat16 and conv.groups == 1 else 0
+        self._padding = -conv.in_channels % 8 if kind.dtype == torch.bfloat16 and conv.groups == 1 else 0
         shape = (conv.out_channels, conv.weight.shape[1] + self._padding, *conv.kernel_size)
-        weight = torch.zeros(shape, dtype=dtype, device=conv.weight.device)
-        self.register_buffer("weight", weight.contiguous(memory_format=torch.channels_last))
-        self.register_buffer("bias", torch.zeros(conv.out_channels, dtype=dtype, device=conv.weight.device))
+        weight = torch.zeros(shape, dtype=kind.dtype, device=conv.weight.device)
+        self.register_buffer("weight", weight.contiguous(memory_format=kind.order))
+        self.register_buffer("bias", torch.zeros(conv.out_channels, dtype=kind.dtype, device=conv.weight.device))
         self._geometry = (conv.stride, conv.padding, conv.dilation, conv.groups)
 
     def folded(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,10 +111,10 @@ def scale_and_shift(norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
 class FoldedNetwork(nn.Module):
     """The eval-mode network over a trained model's parameters, refreshed when they have moved."""
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, model: nn.Module, dtype: torch.dtype, order: torch.memory_format = torch.channels_last) -> None:
         super().__init__()
         self.dtype = dtype
-        self.body = _fold(model, dtype)
+        self.body = _fold(model, Kind(dtype, order))
         self._parts = [m for m in self.body.modules() if isinstance(m, FoldedConv | FoldedNorm)]
 
     @torch.no_grad()
@@ -123,7 +134,7 @@ class FoldedNetwork(nn.Module):
         return logits.float()
 
 
-def _fold(model: nn.Module, dtype: torch.dtype) -> fx.GraphModule:
+def _fold(model: nn.Module, kind: Kind) -> fx.GraphModule:
     """Rewrite the model's graph: convolutions take in the batch norm behind them, linear layers stay in float32."""
     try:
         traced = fx.symbolic_trace(model)
@@ -135,22 +146,22 @@ def _fold(model: nn.Module, dtype: torch.dtype) -> fx.GraphModule:
         if node.op == "get_attr" and isinstance(_attribute(traced, str(node.target)), nn.Parameter):
             raise CannotFold(f"the model uses the parameter {node.target} outside a layer")
         if node.op == "call_module" and node not in folded:
-            _replace(traced, node, _part(node, modules, folded, dtype))
+            _replace(traced, node, _part(node, modules, folded, kind))
     traced.graph.eliminate_dead_code()
     traced.delete_all_unused_submodules()
     traced.recompile()
     return traced
 
 
-def _part(node: fx.Node, modules: dict[str, nn.Module], folded: set[fx.Node], dtype: torch.dtype) -> nn.Module:
+def _part(node: fx.Node, modules: dict[str, nn.Module], folded: set[fx.Node], kind: Kind) -> nn.Module:
     """What takes the place of a layer."""
     module = modules[str(node.target)]
     if isinstance(module, nn.Conv2d):
-        return FoldedConv(module, _norm_behind(node, modules, folded), dtype)
+        return FoldedConv(module, _norm_behind(node, modules, folded), kind)
     if isinstance(module, nn.Linear):
         return FloatLinear(module)
     if isinstance(module, nn.BatchNorm2d):
-        return FoldedNorm(module, dtype)
+        return FoldedNorm(module, kind.dtype)
     if isinstance(module, nn.Dropout):
         return nn.Identity()
     if any(True for _ in module.parameters()):

@@ -1,6 +1,6 @@
-"""The fast path on CUDA: a compiled network, and the whole step captured in one graph."""
+"""The fast path: attacks on a folded network; on CUDA compiled passes, and the whole step captured in one graph."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
@@ -16,26 +16,30 @@ from probmargin.engine.devices import Precision
 from probmargin.engine.folding import CannotFold, FoldedNetwork
 from probmargin.engine.graphs import capture
 from probmargin.methods.method import Method
-from probmargin.training.network import Network
+from probmargin.training.network import Network, to_channels_last
 from probmargin.training.state import TrainState
 from probmargin.training.step import Batch
 from probmargin.training.stepper import Stepper
 
 
 class FastNetwork(Network):
-    """Training and attack passes as two compiled callables over one set of parameters."""
+    """Training and attack passes as two callables over one set of parameters, compiled unless `mode` is off."""
 
-    def __init__(self, model: nn.Module, precision: Precision, mode: CompileMode = "default") -> None:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    def __init__(
+        self, model: nn.Module, precision: Precision, mode: CompileMode = "default", *, image_shape: Sequence[int]
+    ) -> None:
         super().__init__(model, precision)
+        self.order = torch.channels_last
+        if not to_channels_last(model, image_shape):
+            self.order = torch.contiguous_format
+            self.notes.append("weights keep their usual order in memory: the model does not run with channels last")
         use_persistent_cache()
-        self.note: str | None = None
         self._forward = compiled(super().forward, mode)
         self._attack_forward: Classifier | None = None
         try:
-            self._folded = FoldedNetwork(model, torch.bfloat16 if precision == "bf16" else torch.float32)
+            self._folded = FoldedNetwork(model, torch.bfloat16 if precision == "bf16" else torch.float32, self.order)
         except CannotFold as reason:
-            self.note = f"attacks run without folded batch norm: {reason}"
+            self.notes.append(f"attacks run without folded batch norm: {reason}")
         else:
             self._attack_forward = compiled(self._folded, mode)
             self._refresh = compiled(self._folded.refresh, mode)
@@ -157,9 +161,9 @@ class GraphStepper(Stepper):
         epoch: torch.Tensor | int,
         pixels: torch.Tensor | None = None,
     ) -> Batch:
-        """The images at these positions, channels last, as the convolutions want them."""
+        """The images at these positions, in the order in memory that the network wants."""
         batch = super().batch(positions, draws, epoch, pixels)
-        return replace(batch, x=batch.x.contiguous(memory_format=torch.channels_last))
+        return replace(batch, x=batch.x.contiguous(memory_format=self.network.order))
 
     def _work(self, now: Method) -> None:
         with fused() if self.is_fused else nullcontext():
@@ -189,6 +193,7 @@ def fast_stepper(
 ) -> GraphStepper:
     """The fast path for a state and data on CUDA."""
     torch.backends.cudnn.benchmark = True
-    stepper = GraphStepper(FastNetwork(state.model, precision, mode), state, train, method.augment, seed)
+    network = FastNetwork(state.model, precision, mode, image_shape=train.images.shape[1:])
+    stepper = GraphStepper(network, state, train, method.augment, seed)
     stepper.prepare(method.batch_size)
     return stepper

@@ -105,6 +105,8 @@ class Trainer:
         self.feed = feed
         self.stepper = make_stepper(state, train, method, settings.seed, settings.hardware)
         self.stepper.say = self.reporter.say
+        for note in self.stepper.network.notes:
+            self.reporter.say(note)
         own_batch = math.ceil(method.batch_size / self.world.size)
         self.judge = Judge(self.stepper.network, self.world, own_batch)
         self.num_batches = math.ceil(len(train) / method.batch_size)

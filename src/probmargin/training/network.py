@@ -26,7 +26,8 @@ def to_channels_last(model: nn.Module, image_shape: Sequence[int]) -> bool:
     parameter = next(model.parameters())
     try:
         with frozen(model, "eval") as call, torch.no_grad():
-            call(torch.zeros(2, *image_shape, device=parameter.device, dtype=parameter.dtype))
+            images = torch.zeros(2, *image_shape, device=parameter.device, dtype=parameter.dtype)
+            call(images.contiguous(memory_format=torch.channels_last))
     except RuntimeError:
         model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         return False
@@ -39,6 +40,8 @@ class Network:
     def __init__(self, model: nn.Module, precision: Precision = "fp32") -> None:
         self.model = model
         self.precision: Precision = precision
+        self.order = torch.contiguous_format
+        """Of images in memory."""
         self.notes: list[str] = []
         """What a user should know of how this network runs."""
         self._device = next((p.device for p in model.parameters()), torch.device("cpu"))
