@@ -142,6 +142,8 @@ def test_dry_run_lists_the_runs(tmp_path: Path) -> None:
     dry_run(request("figure1c", tmp_path), said.append)
     assert said[1] == "  figures-digits-small-cnn-at-s1: 3 epochs; to do"
     assert said[2].endswith("from figures-digits-small-cnn-at-s1 after epoch 2; to do")
+    assert said[-1].startswith("forecast: about 0:00:")
+    assert not any(tmp_path.iterdir())
     dry_run(request("weight-functions", tmp_path), said.append)
     assert said[-1] == "  it needs no run"
 

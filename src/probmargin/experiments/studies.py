@@ -6,10 +6,13 @@ from typing import Any
 
 from probmargin.core.errors import UsageError
 from probmargin.engine.files import write_json, written_aside
+from probmargin.experiments.forecast import Forecaster
+from probmargin.experiments.plan import Planned
 from probmargin.experiments.study import Bench, Study, carry_out
 from probmargin.experiments.work import Outcome
 from probmargin.reporting.figures import draw
 from probmargin.reporting.study_text import text_of
+from probmargin.training.progress import duration
 
 RESULTS = Path("results/figures")
 """Records that are kept for good, where the command is run in a checkout."""
@@ -53,12 +56,17 @@ def _show(record: dict[str, Any], bench: Bench) -> None:
 
 
 def forecast_study(study: Study, bench: Bench) -> None:
-    """Print the runs a study needs, and what there is of them."""
+    """Print the runs a study needs, what there is of them, and how long the rest will train."""
     bench.say(f"{study.name}: {study.title}\n{bench.data_name}, {bench.model_name}")
-    tasks = study.tasks(bench)
+    tasks, forecaster, total = study.tasks(bench), Forecaster(), 0.0
     for task in tasks:
         parent = f", from {task.parent.run} after epoch {task.parent.epochs}" if task.parent else ""
         state = "done" if task.is_judged else "to do"
+        total += forecaster.run(Planned(task.recipe.method, task, task.is_judged, state)).total
         bench.say(f"  {task.id}: {task.recipe.epochs} epochs{parent}; {state}")
     if not tasks:
         bench.say("  every run it needs is there" if study.rows else "  it needs no run")
+    else:
+        bench.say(
+            f"forecast: about {duration(total)} for the runs, one after another (steps timed on {bench.device.type})"
+        )
