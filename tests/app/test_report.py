@@ -43,7 +43,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     data = load_digits()
     shared: dict[str, Any] = {"model": "small-cnn", "seed": 0, "device": "cpu"}
-    everything: dict[str, Any] = {"dynamics": True, "validation": 60, "validation_every": 1, "monitor": "pgd-2:20", "monitor_every": 1}
+    everything: dict[str, Any] = {
+        "dynamics": True,
+        "validation": 60,
+        "validation_every": 1,
+        "monitor": "pgd-2:20",
+        "monitor_every": 1,
+    }
     train(short("at", 2), data, TrainRequest(out=folder / "plain", **shared), Reporter(quiet=True))
     request = TrainRequest(out=folder / "full", label_noise="symmetric:0.2", **shared, **everything)
     train(short(), data, request, Reporter(quiet=True))
@@ -171,6 +177,7 @@ def test_the_command_a_page_gives_goes_on_with_the_run(program: Any, tmp_path: P
         (["report", "nowhere"], "there is no run at nowhere"),
         (["report", "."], "is not a run's folder"),
         (["report", "run", "--images", "-1"], "--images must be 0 or more"),
+        (["report", "run", "-o", "."], ". is a folder; name a file with -o, such as report.html"),
         (["report", *map(str, range(13))], "a page compares up to 12 runs, not 13"),
         (["watch", "nowhere"], "there is no run at nowhere"),
         (["watch", "run", "--every", "0"], "--every must be more than 0"),

@@ -16,7 +16,7 @@ from probmargin.core.errors import UsageError
 from probmargin.core.stats import mcnemar
 from probmargin.reporting.folder import read_folder
 from probmargin.reporting.page import render
-from probmargin.reporting.page.classes import class_rows, confusion
+from probmargin.reporting.page.classes import class_tables, confusion
 from probmargin.reporting.page.curves import charts
 from probmargin.reporting.page.data import Gallery, Published
 from probmargin.reporting.page.missing import gaps
@@ -134,8 +134,11 @@ def test_what_users_write_is_escaped(tmp_path: Path) -> None:
 
 
 def test_every_picture_has_a_text(tmp_path: Path) -> None:
-    page = page_of(write_run(tmp_path / "a"))
-    assert len(page.all("img")) == 6 + 16
+    one = report(write_run(tmp_path / "a"))
+    page = Page(render([one]))
+    assert one.dynamics is not None
+    suspects = one.dynamics.summary["suspects"]["examples"]
+    assert len(page.all("img")) == 6 + 16 + len(suspects)
     assert all(image.get("alt") for image in page.all("img"))
     plots = [div for div in page.all("div") if "plot" in (div.get("class") or "")]
     assert len(plots) == 10
@@ -255,7 +258,7 @@ def test_the_gap_counts_images_that_withstand_pgd_and_fall_to_autoattack() -> No
 
 def test_classes_and_confusion(tmp_path: Path) -> None:
     one = report(write_run(tmp_path / "a"))
-    rows = class_rows([one])
+    rows = class_tables([one])[0].rows
     assert [row.name for row in rows] == ["cat", "dog"]
     assert rows[0].shares[0] == (EVALUATION["nat"]["per_class"][0], EVALUATION["worst_case"]["per_class"][0])
     found = confusion(one)
@@ -270,6 +273,16 @@ def test_classes_and_confusion(tmp_path: Path) -> None:
     assert table is not None
     assert table.rows == []
     assert table.mistakes == [("7", "11", 5, "100.0%")]
+
+
+def test_runs_on_other_classes_have_their_own_table(tmp_path: Path) -> None:
+    reports = [report(write_run(tmp_path / name)) for name in "abc"]
+    reports[1] = replace(reports[1], classes=("ship", "truck"))
+    none = report(write_run(tmp_path / "d", parts=""))
+    tables = class_tables([*reports, none])
+    assert [table.places for table in tables] == [[0, 2], [1]]
+    assert [row.name for row in tables[1].rows] == ["ship", "truck"]
+    assert Page(render([*reports, none])).words.count("as a bar") == 3
 
 
 def test_the_papers_numbers_stand_below_the_run(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", help="folder for the two runs")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option("--seed", help="of both runs")] = 1,
 ) -> None:
-    """Train AT and MAIL-TRADES on embedded data, judge both, print a table."""
+    """Train AT and MAIL-TRADES on embedded data, judge both, print a table, write a report."""
     from probmargin.experiments.demo import run_demo
 
     run_demo(out, seed, show)

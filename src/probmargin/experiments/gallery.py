@@ -143,6 +143,6 @@ def training_pictures(data: DataSet, places: Iterable[int]) -> dict[int, Picture
     for place in places:
         if place in rows:
             label = data.classes[int(data.train.labels[rows[place]])]
-            pixels = data.train.images[rows[place]].numpy()
+            pixels = data.train.pixels(torch.tensor([rows[place]]))[0].numpy()
             found[place] = Picture(data_uri(pixels), f"Training image {place} of class {label}")
     return found

@@ -56,6 +56,8 @@ def write_report(request: ReportRequest, say: Callable[[str], None]) -> Path:
         raise UsageError("name at least one run's folder")
     if len(request.runs) > MOST_RUNS:
         raise UsageError(f"a page compares up to {MOST_RUNS} runs, not {len(request.runs)}; make several pages")
+    if request.out.is_dir():
+        raise UsageError(f"{request.out} is a folder; name a file with -o, such as {request.out / 'report.html'}")
     if request.images < 0:
         raise UsageError(f"--images must be 0 or more, not {request.images}")
     reports = gather(request, say)

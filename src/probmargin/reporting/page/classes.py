@@ -25,16 +25,33 @@ class ClassRow:
         return [(percent(nat), percent(robust)) for nat, robust in self.shares]
 
 
-def class_rows(reports: Sequence[RunReport]) -> list[ClassRow]:
-    """A row a class; accuracies are None where a run has none."""
-    pairs = [_pair(report) for report in reports]
-    count = max((len(side) for pair in pairs for side in pair), default=0)
-    named = next((report for report in reports if report.classes), reports[0])
-    rows = []
-    for number in range(count):
-        shares = [(_at(nat, number), _at(robust, number)) for nat, robust in pairs]
-        rows.append(ClassRow(named.class_name(number), shares))
-    return rows
+@dataclass(frozen=True)
+class ClassTable:
+    """Runs that share their classes, side by side."""
+
+    places: list[int]
+    """Of the runs among all."""
+    rows: list[ClassRow]
+
+
+def class_tables(reports: Sequence[RunReport]) -> list[ClassTable]:
+    """A table for each set of classes that runs were judged on; a run without results is in none."""
+    groups: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+    for place, report in enumerate(reports):
+        if count := max(map(len, _pair(report))):
+            names = tuple(report.class_name(number) for number in range(count))
+            groups.setdefault((count, names), []).append(place)
+    return [
+        ClassTable(places, _rows(names, [_pair(reports[place]) for place in places]))
+        for (_, names), places in groups.items()
+    ]
+
+
+def _rows(names: Sequence[str], pairs: Sequence[tuple[list[float | None], list[float | None]]]) -> list[ClassRow]:
+    return [
+        ClassRow(name, [(_at(nat, number), _at(robust, number)) for nat, robust in pairs])
+        for number, name in enumerate(names)
+    ]
 
 
 def _pair(report: RunReport) -> tuple[list[float | None], list[float | None]]:

@@ -92,22 +92,14 @@ def charts(reports: Sequence[RunReport]) -> list[dict[str, Any]]:
 
 
 def _chart(chart: Chart, reports: Sequence[RunReport]) -> dict[str, Any]:
+    most = MOST_POINTS // max(4, len(reports))
+    found = [_points(chart, report.folder.metrics, most) for report in reports]
+    single = len({order for points in found for order, *_ in points}) == 1
     lines = []
-    single = all(len(chart.quantities(report.folder.metrics)) < 2 for report in reports)
-    for place, report in enumerate(reports):
-        metrics = report.folder.metrics
-        for order, quantity in enumerate(chart.quantities(metrics)):
-            epochs, values = series(metrics, quantity.name, quantity.part)
-            if not values:
-                continue
-            rows = chosen_epochs(len(values), MOST_POINTS // max(4, len(reports)))
-            lines.append(
-                {
-                    **_look(report.label, quantity.title, place, order, len(reports), single),
-                    "x": [epochs[row] for row in rows],
-                    "y": [float(f"{values[row]:.5g}") for row in rows],
-                }
-            )
+    for place, points in enumerate(found):
+        for order, title, epochs, values in points:
+            look = _look(reports[place].label, title, place, order, len(reports), single)
+            lines.append({**look, "x": epochs, "y": values})
     return {
         "id": chart.id,
         "title": chart.title,
@@ -118,6 +110,18 @@ def _chart(chart: Chart, reports: Sequence[RunReport]) -> dict[str, Any]:
         "marks": _marks(reports),
         "alt": _alt(chart.title, chart.format, lines),
     }
+
+
+def _points(chart: Chart, metrics: list[Plain], most: int) -> list[tuple[int, str, list[int], list[float]]]:
+    """The curves of one run that have values: number, title, epochs and values, thinned where there are too many."""
+    found = []
+    for order, quantity in enumerate(chart.quantities(metrics)):
+        epochs, values = series(metrics, quantity.name, quantity.part)
+        if values:
+            rows = chosen_epochs(len(values), most)
+            shown = [float(f"{values[row]:.5g}") for row in rows]
+            found.append((order, quantity.title, [epochs[row] for row in rows], shown))
+    return found
 
 
 def _look(label: str, title: str, place: int, order: int, runs: int, single: bool) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def render(reports: Sequence[RunReport], *, title: str = "", made: str = "", com
     style, script = _static("style.css"), _static(*SCRIPTS)
     shown = [section for section in SECTIONS if section[0] != "comparison" or len(reports) > 1]
     return environment.get_template("page.html").render(
-        title=title or " and ".join(report.label for report in reports),
+        title=title or _title([report.label for report in reports]),
         policy=Markup(policy(style, script)),
         style=style,
         script=script,
@@ -81,6 +81,15 @@ def render(reports: Sequence[RunReport], *, title: str = "", made: str = "", com
         words=words,
         **view(reports),
     )
+
+
+def _title(labels: Sequence[str]) -> str:
+    """What a page is called.
+
+    >>> _title(["a", "b"]), _title(["a", "b", "c", "d", "e"])
+    ('a and b', '5 runs: a, b, c and others')
+    """
+    return words.joined(labels) if len(labels) < 4 else f"{len(labels)} runs: {', '.join(labels[:3])} and others"
 
 
 def view(reports: Sequence[RunReport]) -> dict[str, Any]:
@@ -102,7 +111,7 @@ def view(reports: Sequence[RunReport]) -> dict[str, Any]:
         "charts": charts,
         "figures": figures,
         "audit_rows": audits.audit_rows(reports),
-        "class_rows": classes.class_rows(reports),
+        "class_tables": classes.class_tables(reports),
         "recipe_rows": recipe.recipe_rows(reports),
         "fact_rows": recipe.fact_rows(reports),
     }

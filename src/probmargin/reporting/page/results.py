@@ -9,7 +9,7 @@ from probmargin.reporting.cells import differing
 from probmargin.reporting.compare import compare
 from probmargin.reporting.page.data import RunReport
 from probmargin.reporting.page.missing import attacks
-from probmargin.reporting.page.words import attack_name, p_value, percent
+from probmargin.reporting.page.words import attack_name, p_value, percent, radius
 from probmargin.reporting.spec import ColumnSpec, Contrast
 
 ALPHA = 0.05
@@ -49,7 +49,7 @@ def result_rows(reports: Sequence[RunReport], names: Sequence[str]) -> list[Resu
     rows = []
     for report in reports:
         evaluation = report.folder.evaluation or {}
-        where = f"{evaluation['norm']} eps {evaluation['eps']:.5g}" if "eps" in evaluation else "not judged yet"
+        where = f"{evaluation['norm']} eps {radius(evaluation['eps'])}" if "eps" in evaluation else "not judged yet"
         rows.append(ResultRow(report.label, where, [_cell(evaluation.get(name)) for name in names]))
         if report.published is not None:
             printed = [_printed(report.published.numbers.get(name)) for name in names]

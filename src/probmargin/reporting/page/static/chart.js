@@ -243,6 +243,7 @@ class Chart {
       start = null;
     };
     plot.addEventListener("pointerup", end);
+    plot.addEventListener("pointercancel", () => { start = null; });
     plot.addEventListener("pointerleave", () => { start = null; if (document.activeElement !== plot) this.forget(); });
     plot.addEventListener("dblclick", () => this.all());
     plot.addEventListener("blur", () => this.forget());

@@ -40,7 +40,10 @@ function places() {
     for (const entry of entries) {
       if (!entry.isIntersecting) continue;
       for (const link of links.values()) link.removeAttribute("aria-current");
-      links.get(entry.target.id).setAttribute("aria-current", "true");
+      const own = links.get(entry.target.id);
+      own.setAttribute("aria-current", "true");
+      // On a phone the list is one line: the place we are at stays in it.
+      own.closest("ul").scrollLeft = own.offsetLeft - 24;
     }
   }, { rootMargin: "-10% 0px -80% 0px" });
   for (const section of document.querySelectorAll("main > section")) watcher.observe(section);
