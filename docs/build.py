@@ -1,103 +1,94 @@
-"""Build the documentation into site/: the Markdown pages, an API reference from docstrings, and a check of all links.
+"""Build the documentation into site/: the Markdown pages, references made from the code, and a check of every link.
 
 python docs/build.py [--out site]
 """
 
 import argparse
-import html
-import inspect
 import re
+import shutil
 import sys
 from pathlib import Path
 
 from jinja2 import Template
-from markdown_it import MarkdownIt
+from pages import ROOT, Page, grouped, highlight_styles, renderer, written_pages
+from reference import MADE
 
 import probmargin
-from probmargin import api
-
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = {"index": ROOT / "README.md", "contributing": ROOT / "CONTRIBUTING.md", "changelog": ROOT / "CHANGELOG.md"}
-
-LAYOUT = Template(
-    """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ title }} - probmargin</title>
-<style>
-:root { color-scheme: light dark; }
-body { font: 16px/1.55 system-ui, sans-serif; max-width: 52rem; margin: 0 auto; padding: 1rem; }
-nav a { margin-right: 1rem; } pre { overflow-x: auto; padding: .8rem; border: 1px solid #8886; border-radius: 6px; }
-code { font-family: ui-monospace, monospace; font-size: .92em; }
-table { border-collapse: collapse; display: block; overflow-x: auto; }
-td, th { border: 1px solid #8886; padding: .3rem .6rem; }
-</style></head><body><nav>{% for name, label in links %}<a href="{{ name }}.html">{{ label }}</a>{% endfor %}</nav>
-<main>{{ body }}</main><footer><hr><small>probmargin {{ version }}</small></footer></body></html>
-"""
-)
 
 
-def sources() -> dict[str, str]:
-    """All pages as Markdown, by name; links to Markdown files lead to their pages."""
-    pages = {name: path.read_text(encoding="utf-8") for name, path in PAGES.items()}
-    pages |= {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
-    pages["api"] = reference()
-    return {name: re.sub(r"\]\((?:docs/)?([\w-]+)\.md", _to_page, text) for name, text in pages.items()}
+class Site:
+    """A folder of pages, and the files that they show or lead to."""
 
+    def __init__(self, folder: Path, pages: list[Page]) -> None:
+        self.folder = folder
+        self.pages = pages
+        self.by_source = {page.source.resolve(): page.name for page in pages}
+        self.broken: list[str] = []
 
-def _to_page(found: re.Match[str]) -> str:
-    return f"]({found[1].lower()}.html"
+    def follow(self, page: Page, link: str) -> str:
+        """The site's link for a link of a page's source; what it leads to is copied, what leads nowhere is noted."""
+        target, _, anchor = link.partition("#")
+        if re.match(r"[a-z]+:", link) or not target:
+            return link
+        path = (page.source.parent / target).resolve()
+        if path in self.by_source:
+            return f"{self.by_source[path]}.html" + (f"#{anchor}" if anchor else "")
+        if not path.is_relative_to(ROOT) or not path.is_file():
+            self.broken.append(f"{page.source.name}: {link}")
+            return link
+        copy = self.folder / "files" / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+        return copy.relative_to(self.folder).as_posix()
 
-
-def reference() -> str:
-    """The public names with signatures and docstrings, as Markdown."""
-    parts = ["# API reference\n", "`import probmargin as pm`; every name is `pm.NAME`.\n"]
-    for name in api.__all__:
-        thing = getattr(api, name)
-        signature = str(inspect.signature(thing)) if inspect.isroutine(thing) else ""
-        doc = inspect.getdoc(thing) or ""
-        parts.append(f"## {name}\n\n```\n{name}{signature}\n```\n\n```\n{doc}\n```\n")
-    return "\n".join(parts)
-
-
-def slug(heading: str) -> str:
-    """The anchor of a heading."""
-    return re.sub(r"[^a-z0-9]+", "-", re.sub(r"<.*?>", "", html.unescape(heading)).lower()).strip("-")
-
-
-def with_anchors(body: str) -> str:
-    """Give every heading an id."""
-    return re.sub(r"<h(\d)>(.*?)</h\1>", lambda m: f'<h{m[1]} id="{slug(m[2])}">{m[2]}</h{m[1]}>', body)
+    def write(self) -> None:
+        """Write every page."""
+        layout = Template((ROOT / "docs" / "layout.html").read_text(encoding="utf-8"))
+        groups, styles = grouped([page.name for page in self.pages]), highlight_styles()
+        for page in self.pages:
+            body = renderer(lambda link, page=page: self.follow(page, link))(page.text)
+            text = layout.render(
+                title=page.title,
+                body=body,
+                groups=groups,
+                current=page.name,
+                highlight=styles,
+                version=probmargin.__version__,
+            )
+            (self.folder / f"{page.name}.html").write_text(text, encoding="utf-8")
 
 
 def broken_links(site: Path) -> list[str]:
     """Links that lead nowhere inside the site; other sites are not asked."""
+    texts = {page.name: page.read_text(encoding="utf-8") for page in sorted(site.glob("*.html"))}
     broken = []
-    for page in sorted(site.glob("*.html")):
-        for link in re.findall(r'(?:href|src)="([^"]+)"', page.read_text(encoding="utf-8")):
+    for name, text in texts.items():
+        for link in re.findall(r'<(?:a[^>]* href|img src)="([^"]+)"', text):
             target, _, anchor = link.partition("#")
             if re.match(r"[a-z]+:", link):
                 continue
-            other = site / target if target else page
-            if not other.exists() or (anchor and f'id="{anchor}"' not in other.read_text(encoding="utf-8")):
-                broken.append(f"{page.name}: {link}")
+            other = target or name
+            if not (site / other).exists() or (anchor and f'id="{anchor}"' not in texts.get(other, "")):
+                broken.append(f"{name}: {link}")
     return broken
+
+
+def all_pages() -> list[Page]:
+    """Those that are files, and those made from the code."""
+    made = [Page(name, ROOT / "docs" / f"{name}.md", make()) for name, make in MADE.items()]
+    return [*written_pages(), *made]
 
 
 def main(arguments: list[str]) -> int:
     """Write the site; 1 where a link is broken."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "site")
-    site: Path = parser.parse_args(arguments).out
-    site.mkdir(parents=True, exist_ok=True)
-    pages = sources()
-    titles = {name: (re.search(r"^# (.+)$", text, re.MULTILINE) or ["", name])[1] for name, text in pages.items()}
-    markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
-    for name, text in pages.items():
-        body = with_anchors(markdown.render(re.sub(r"^```python file=.*$", "```python", text, flags=re.MULTILINE)))
-        page = LAYOUT.render(title=titles[name], body=body, links=titles.items(), version=probmargin.__version__)
-        (site / f"{name}.html").write_text(page, encoding="utf-8")
-    broken = broken_links(site)
-    sys.stdout.write("".join(f"broken link in {row}\n" for row in broken) + f"{len(pages)} pages in {site}\n")
+    folder: Path = parser.parse_args(arguments).out
+    folder.mkdir(parents=True, exist_ok=True)
+    site = Site(folder, all_pages())
+    site.write()
+    broken = site.broken + broken_links(folder)
+    sys.stdout.write("".join(f"broken link in {row}\n" for row in broken) + f"{len(site.pages)} pages in {folder}\n")
     return 1 if broken else 0
 
 

@@ -1,0 +1,192 @@
+"""Fill the tables of README and docs/ from records, and from the code that they describe.
+
+A page marks a place with `<!-- made by docs/tables.py: NAME -->` and `<!-- end -->`; what lies between is replaced.
+
+python docs/tables.py [--check]
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PLACE = re.compile(r"(<!-- made by docs/tables\.py: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+IMAGENET = 1_281_167
+"""Training images of ImageNet's 1,000 classes."""
+DEVICE_BYTES = 141e9
+"""Memory of the GPU that was measured, as its maker states it."""
+
+
+def record(name: str) -> dict[str, Any]:
+    """A committed record."""
+    found: dict[str, Any] = json.loads((ROOT / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def markdown_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Rows as a Markdown table."""
+    names = list(head)
+    lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows)]) + "\n"
+
+
+def speed() -> str:
+    """Images a second of the plain loop and of the fast path."""
+    rows = []
+    for name in ("bench-training-128", "bench-training-512"):
+        found = record(name)
+        for row in found["rows"]:
+            plain, fast = row["plain_images_per_second"], row["fast_images_per_second"]
+            label = f"{row['method'].upper()}, batch {found['batch_size']}"
+            rows.append((label, f"{plain:,.0f} img/s", f"{fast:,.0f} img/s", f"{fast / plain:.1f}"))
+    return markdown_table(("", "plain loop", "fast path", "ratio"), rows)
+
+
+def published() -> str:
+    """What the paper prints for PGD and AutoAttack."""
+    source = ROOT / "src" / "probmargin" / "experiments" / "published.json"
+    table = json.loads(source.read_text(encoding="utf-8"))["tables"]["table2"]["rows"]
+    rows = []
+    for method in ("at", "trades", "mail-trades", "mail-at", "gairat"):
+        pgd, aa = table[method]["PGD"][0], table[method]["AA"][0]
+        rows.append((f"`{method}`", f"{pgd:.2f}", f"{aa:.2f}", f"{pgd - aa:.2f}"))
+    return markdown_table(("method", "PGD-100", "AutoAttack", "gap"), rows)
+
+
+def checks() -> str:
+    """What an audit looks at."""
+    from probmargin.evaluation.audit_rules import RULES
+
+    rows = [(f"`{name}`", rule.measures, f"{rule.threshold:g}", rule.advice) for name, rule in RULES.items()]
+    return markdown_table(("check", "measures", "warns above", "then"), rows)
+
+
+def command_list() -> str:
+    """Every command in a line."""
+    import typer
+    from reference import command_names
+
+    from probmargin.cli.main import app
+
+    group: Any = typer.main.get_command(app)
+    rows = [(f"`{name}`", _summary(group.commands[name].help)) for name in command_names(group)]
+    return markdown_table(("command", "what it does"), rows)
+
+
+def _summary(text: str | None) -> str:
+    return " ".join((text or "").split("\n\n")[0].split())
+
+
+def forward_operations(model: str, side: int) -> float:
+    """Floating-point operations of one image's pass through one of our networks."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from probmargin.models.build import build_model
+
+    with torch.device("meta"), FlopCounterMode(display=False) as counter, torch.no_grad():
+        build_model(model, num_classes=1000, in_channels=3).eval()(torch.zeros(1, 3, side, side))
+    return float(counter.get_total_flops())
+
+
+PASSES = 27
+"""MAIL-TRADES in forward passes: 10 attack steps, there and back to the image; a reference; two loss passes at 3."""
+
+
+def rates() -> tuple[float, float]:
+    """Operations a second that training reached at batch 128 and at batch 512."""
+    small, large = (record(f"bench-training-{size}")["rows"][0]["fast_images_per_second"] for size in (128, 512))
+    passes = PASSES * forward_operations("resnet18", 32)
+    return small * passes, large * passes
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def large_runs() -> str:
+    """ImageNet-size runs by arithmetic from the measured rates."""
+    slow, fast = rates()
+    cases = [
+        ("`resnet18`, 64 x 64", forward_operations("resnet18", 64), 64),
+        ("`wrn-34-10`, 64 x 64", forward_operations("wrn-34-10", 64), 64),
+        ("a network of 8.2 GFLOP, 224 x 224", 8.2e9, 224),
+    ]
+    rows = []
+    for label, operations, side in cases:
+        low, high = (rate / (PASSES * operations) for rate in (slow, fast))
+        epoch = [_duration(IMAGENET / rate) for rate in (high, low)]
+        hours = [100 * IMAGENET / rate / 3600 for rate in (high, low)]
+        size = IMAGENET * 3 * side * side
+        fits = "fits" if size < DEVICE_BYTES else "does not fit"
+        rows.append(
+            (
+                label,
+                f"{operations / 1e9:.1f}",
+                f"{low:,.0f} to {high:,.0f}",
+                f"{epoch[0]} to {epoch[1]}",
+                f"{hours[0]:,.0f} to {hours[1]:,.0f}",
+                f"{size / 1e9:,.0f} GB: {fits}",
+            )
+        )
+    head = ("network, images", "GFLOP a pass", "img/s", "an epoch", "GPU hours for 100 epochs", "data as bytes")
+    return markdown_table(head, rows)
+
+
+def rate_lines() -> str:
+    """The two rates, from the records."""
+    slow, fast = rates()
+    small, large = record("bench-training-128")["rows"][0], record("bench-training-512")["rows"][0]
+    forward = forward_operations("resnet18", 32)
+    memory = (large["peak_memory_gib"] - small["peak_memory_gib"]) / (512 - 128) * 1024
+    return markdown_table(
+        ("measured on one H200", "batch 128", "batch 512"),
+        [
+            ("images a second", *(f"{row['fast_images_per_second']:,.0f}" for row in (small, large))),
+            (
+                f"times {PASSES} passes of {forward / 1e9:.2f} GFLOP",
+                f"{slow / 1e12:.0f} TFLOP/s",
+                f"{fast / 1e12:.0f} TFLOP/s",
+            ),
+            ("peak memory", *(f"{row['peak_memory_gib']:.2f} GiB" for row in (small, large))),
+            ("memory for one more image of a batch", "", f"{memory:.1f} MiB"),
+        ],
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "speed": speed,
+    "published": published,
+    "checks": checks,
+    "commands": command_list,
+    "rates": rate_lines,
+    "large-runs": large_runs,
+}
+
+
+def filled(text: str) -> str:
+    """A page with its tables made anew."""
+    return PLACE.sub(lambda place: f"{place[1]}\n{TABLES[place[2]]()}\n{place[3]}", text)
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages, or with --check say which are not up to date."""
+    stale = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if (new := filled(text)) != text:
+            stale.append(page.name)
+            if "--check" not in arguments:
+                page.write_text(new, encoding="utf-8")
+    word = "not up to date" if "--check" in arguments else "written"
+    sys.stdout.write("".join(f"{word}: {name}\n" for name in stale))
+    return 1 if stale and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
