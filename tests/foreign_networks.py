@@ -92,6 +92,9 @@ class Stage(nn.Module):
 class Wide(nn.Module):
     """conv1, block1.layer.0 ..., bn1, fc; with `dead`, the sub_block1 that TRADES and GAIRAT carry along unused."""
 
+    mu: torch.Tensor
+    sigma: torch.Tensor
+
     def __init__(self, *, count: int = 2, width: int = 1, dead: bool = False, normalised: bool = False) -> None:
         super().__init__()
         self.conv1 = conv(3, 16, 3)
@@ -118,6 +121,9 @@ class Wide(nn.Module):
 
 class Normalizer(nn.Module):
     """RobustBench's wrapper has `normalize` before `model`."""
+
+    mean: torch.Tensor
+    std: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()

@@ -200,7 +200,7 @@ def test_source_files_of_the_other_networks(trained: Path, name: str) -> None:
     from probmargin.models.build import build_model
 
     settings = {"num_classes": 3, "in_channels": 1}
-    model = build_model(name, **settings, seed=0).eval()
+    model = build_model(name, num_classes=3, in_channels=1, seed=0).eval()
     run = open_run(trained)
     record = {**run.record, "model": name, "model_settings": settings}
     empty = torch.zeros(0)

@@ -171,7 +171,9 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
             raise UsageError("give a run's folder, or --model with --checkpoint, not both")
         run = open_run(request.run)
         _say_origin(run.record["model"] if run.record.get("model_settings") else "", log)
-        return run, run.model, data_of(run, request.data, request.data_dir)
+        model, found = run.model, data_of(run, request.data, request.data_dir)
+        check_model(model, (found.channels, *found.image_size), found.num_classes, str(request.run))
+        return run, model, found
     if request.model is None or request.data is None:
         raise UsageError("give a run's folder, or --model, --checkpoint and --data")
     data = load(request.data, request.data_dir)

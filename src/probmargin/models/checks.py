@@ -27,9 +27,18 @@ def check_model(model: nn.Module, image_shape: tuple[int, ...], num_classes: int
     _outputs(model, image_shape, num_classes, name)
 
 
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The parameters that are not frozen; at least one must be left."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trained:
+        raise UsageError("the model has no parameter that can be trained: every one is frozen; leave a layer free")
+    return trained
+
+
 def check_trainable(model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str) -> None:
     """Refuse, beyond that, a model whose outputs are probabilities or differ from call to call in eval mode."""
     first, second = _outputs(model, image_shape, num_classes, name)
+    trained_parameters(model)
     check_logits(first, name)
     if float((first - second).abs().max()) > _SAME:
         raise UsageError(

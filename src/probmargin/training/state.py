@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from probmargin.core.errors import UsageError
 from probmargin.engine.checkpoints import Checkpoint, joined
 from probmargin.methods.method import Method
+from probmargin.models.checks import trained_parameters
 from probmargin.training.perturbation import MovingAverage
 
 NUM_SUMS = 8
@@ -18,9 +18,7 @@ NUM_SUMS = 8
 
 def make_optimizer(model: nn.Module, method: Method) -> torch.optim.SGD:
     """Stochastic gradient descent over the parameters that are trained; decay on all of them."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trained:
-        raise UsageError("the model has no parameter that can be trained: every one is frozen")
+    trained = trained_parameters(model)
     on_cuda = trained[0].is_cuda
     return torch.optim.SGD(
         trained,

@@ -18,7 +18,7 @@ from probmargin.engine.compile import CompileMode
 from probmargin.engine.devices import pick_device, pick_precision, set_precision
 from probmargin.engine.distributed import World, local_device, process_group
 from probmargin.engine.environment import commit, hardware, versions
-from probmargin.engine.files import check_can_write
+from probmargin.engine.files import check_folder
 from probmargin.methods.method import Method
 from probmargin.models.build import build_model, check_model, origin
 from probmargin.models.checks import check_trainable
@@ -178,7 +178,7 @@ class _Training:
 
     def _introduce(self) -> None:
         """Say what is imported and what the data is like, before time is spent."""
-        check_can_write(self.request.out, "--out")
+        check_folder(self.request.out, "--out")
         lines = (origin(self.request.model) if isinstance(self.request.model, str) else None, imbalance(self.data))
         for line in lines:
             if line:
