@@ -1,0 +1,205 @@
+"""A user's own images and network, from the command line: found, said, trained, judged, gone on with."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from program import Program, program as program
+from training_runs import fit, recipe
+
+from probmargin import api as pm
+from probmargin.core.settings import AWP, EMA
+from probmargin.data.balance import imbalance
+from probmargin.data.dataset import DataSet, from_arrays
+from probmargin.data.folder import load_folder
+from probmargin.data.loader import load
+from probmargin.methods.propose import LARGE_SET, propose, separation
+from probmargin.methods.resolve import resolve
+from probmargin.models.build import build_model
+from probmargin.runs.run import open_run
+
+NET = """
+from torch import nn
+def build(num_classes, in_channels):
+    layers = [nn.Conv2d(in_channels, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, num_classes))
+"""
+
+
+def pictures(
+    root: Path, *, classes: int = 3, size: tuple[int, int] = (8, 8), grey: bool = False, count: int = 10
+) -> None:
+    """Classes are bright in different corners."""
+    draw = np.random.default_rng(0)
+    for label in range(classes):
+        folder = root / f"class-{label}"
+        folder.mkdir(parents=True)
+        for number in range(count):
+            pixels = draw.integers(0, 60, (*size, 3), dtype=np.uint8)
+            pixels[(label % 2) * 4 :, (label // 2) * 4 :][:4, :4] += 180
+            Image.fromarray(pixels.mean(2).astype(np.uint8) if grey else pixels).save(folder / f"{number}.png")
+
+
+def train(*more: str) -> tuple[str, ...]:
+    quick = ("--epochs", "2", "--set", "attack.num_steps=2", "--device", "cpu")
+    return ("train", "--method", "mail-trades", "--out", "run", *quick, *more)
+
+
+@pytest.mark.parametrize(("grey", "size", "classes"), [(True, (8, 8), 2), (False, (10, 12), 3), (False, (8, 8), 5)])
+def test_a_folder_and_a_file_with_a_network(program: Program, grey: bool, size: tuple[int, int], classes: int) -> None:
+    pictures(Path("pictures"), grey=grey, size=size, classes=classes)
+    Path("nets").mkdir()
+    Path("nets/small.py").write_text(NET, encoding="utf-8")
+    result = program(*train("--data", "folder:pictures", "--model", "nets.small:build"))
+    assert result.code == 0, result.err
+    assert f"model nets.small:build is imported from {Path.cwd() / 'nets/small.py'}" in result.out
+    shape = f"{1 if grey else 3}x{size[0]}x{size[1]}"
+    assert (
+        f"{8 * classes} training images of {classes} classes, {shape}: eps {'0.1' if grey else '8/255'}" in result.out
+    )
+    assert "set your own with --set attack.eps=..., --epochs N" in result.out
+    found = open_run("run")
+    assert found.recipe.attack.eps == pytest.approx(0.1 if grey else 8 / 255)  # type: ignore[union-attr]
+    assert found.recipe.batch_size == 16
+    assert found.record["class_counts"] == {f"class-{label}": 8 for label in range(classes)}
+    judged = program("evaluate", "run", "--attacks", "nat,pgd-3")
+    assert judged.code == 0, judged.err
+    assert "model nets.small:build is imported from" in judged.out
+    assert json.loads(Path("run/evaluation.json").read_text())["num_examples"] == 2 * classes
+
+
+def test_the_size_of_images_is_remembered(program: Program) -> None:
+    pictures(Path("pictures"), size=(20, 20))
+    assert program(*train("--data", "folder:pictures", "--model", "small-cnn", "--image-size", "12")).code == 0
+    program("evaluate", "run", "--attacks", "nat")
+    stored = json.loads(Path("run/evaluation.json").read_text())
+    assert stored["data_fingerprint"] == load("folder:pictures", image_size=12).fingerprint
+    assert stored["data_fingerprint"] != load("folder:pictures").fingerprint
+    written = program("export", "run", "--format", "safetensors", "-o", "m.safetensors")
+    assert written.code == 0, written.err
+    assert "(batch, 3, 12, 12)" in Path("m.safetensors.card.md").read_text(encoding="utf-8")
+
+
+def test_fine_tuning_and_the_weights_a_run_began_with(program: Program) -> None:
+    pictures(Path("pictures"), classes=3)
+    pictures(Path("more"), classes=4)
+    assert program(*train("--data", "folder:more", "--model", "small-cnn", "--normalize")).code == 0
+    program("export", "run", "--format", "safetensors", "-o", "first.safetensors")
+    Path("run").rename("before")
+    tune = train(
+        "--data", "folder:pictures", "--model", "small-cnn", "--checkpoint", "first.safetensors", "--set", "lr=1e-9"
+    )
+    program.refuses("--new-head starts its last layer afresh", *tune)
+    assert program(*tune, "--new-head").code == 0
+    before, after = open_run("before").model, open_run("run").model
+    # The normalisation came with the weights, and is not that of the new data.
+    assert torch.equal(before.state_dict()["0.mean"], after.state_dict()["0.mean"])
+    for key in ("1.features.0.weight", "1.head.1.weight"):
+        torch.testing.assert_close(after.state_dict()[key], before.state_dict()[key], rtol=0, atol=1e-6)
+    assert program(*tune, "--new-head", "--resume").code == 0
+    weights = pm.load_model("first.safetensors").state_dict()
+    weights["1.features.0.weight"] += 1
+    torch.save(weights, "other.pt")
+    again = [argument if argument != "first.safetensors" else "other.pt" for argument in tune]
+    program.refuses("checkpoint.sha256 is", *again, "--new-head", "--resume")
+    Path("first.safetensors").rename("moved.safetensors")
+    moved = [argument if argument != "first.safetensors" else "moved.safetensors" for argument in tune]
+    assert program(*moved, "--new-head", "--resume").code == 0
+
+
+def test_frozen_layers_stay_under_everything(tmp_path: Path) -> None:
+    """Weight decay, momentum, weight perturbation and the moving average leave them alone, statistics too."""
+    model = build_model("small-cnn", num_classes=2, in_channels=1, seed=0)
+    frozen = [name for name in model.state_dict() if name.startswith(("features.0.", "features.1."))]
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    method = recipe("mail-at", epochs=3, awp=AWP(gamma=0.01), ema=EMA(decay=0.9))
+    trained, path = fit(tmp_path / "run", method, model=model)
+    for name in frozen:
+        assert torch.equal(trained[name], before[name]), name
+    assert not torch.equal(trained["features.3.weight"], before["features.3.weight"])
+    assert not torch.equal(trained["features.4.running_mean"], before["features.4.running_mean"])
+    state = open_run(path).load_state()[1]
+    assert torch.equal(state.part("ema")["features.0.weight"], before["features.0.weight"])
+    assert torch.equal(state.part("model")["features.0.weight"], before["features.0.weight"])
+    assert not any(name in frozen for name in state.part("momentum"))
+
+
+def uneven(*counts: int) -> DataSet:
+    labels = np.repeat(np.arange(len(counts)), counts)
+    images = np.random.default_rng(0).integers(0, 256, (len(labels), 1, 8, 8), dtype=np.uint8)
+    return from_arrays("uneven", (images, labels), (images, labels))
+
+
+def test_uneven_classes_are_said_and_kept(tmp_path: Path, program: Program) -> None:
+    assert imbalance(uneven(20, 10)) is None
+    line = imbalance(uneven(60, 10, 4))
+    assert line is not None
+    assert "60 training images of '0' and 4 of '2', 15 times as many" in line
+    for name, count in (("many", 40), ("few", 2)):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = np.full((8, 8), 5 * number, dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{number}.png")
+    data = load_folder(tmp_path / "pictures")
+    # Sorted: few, many. One of two goes to the test set, and one in five of the others.
+    assert data.class_counts() == (1, 32)
+    assert torch.bincount(data.test.labels).tolist() == [1, 8]
+    result = program(*train("--data", "folder:pictures", "--model", "small-cnn"))
+    assert "classes are uneven: 32 training images of 'many' and 1 of 'few', 32 times as many" in result.out
+
+
+def images(count: int, *, channels: int = 3, size: int = 8, spread: int = 255) -> DataSet:
+    draw = np.random.default_rng(0)
+    pixels = draw.integers(0, spread + 1, (count, channels, size, size), dtype=np.uint8)
+    return from_arrays("mine", (pixels, np.arange(count) % 2), (pixels[:2], np.arange(2)))
+
+
+def test_proposals_follow_the_data() -> None:
+    assert propose(load("digits")) is None
+    scales = {}
+    for name, data in {
+        "tiny": images(20),
+        "small": images(1500),
+        "grey": images(200, channels=1),
+        "large images": images(20, size=72),
+        "close": images(200, spread=20),
+        "many": images(LARGE_SET, size=2),
+    }.items():
+        proposal = propose(data)
+        assert proposal is not None
+        scales[name] = proposal[0]
+    assert scales["tiny"].eps == scales["small"].eps == 8 / 255
+    assert scales["grey"].eps == 0.1
+    assert scales["large images"].eps == 4 / 255
+    # A quarter of the distance between classes: 20 levels apart, not 255.
+    assert scales["close"].eps in (4 / 255, 5 / 255)
+    assert scales["tiny"].epochs == 200
+    assert (scales["small"].epochs, scales["small"].batch_size) == (34, 128)
+    assert (scales["many"].epochs, scales["many"].lr) == (None, None)
+    method = resolve("mail-trades", data=scales["many"])
+    assert (method.epochs, method.lr, method.augment.flip) == (100, 0.01, False)
+    own = resolve("mail-trades", data=scales["small"], epochs=7, settings={"attack.eps": "2/255"})
+    assert (own.epochs, own.attack.eps) == (7, pytest.approx(2 / 255))  # type: ignore[union-attr]
+
+
+def test_separation_is_the_distance_to_another_class() -> None:
+    pixels = np.zeros((4, 1, 2, 2), dtype=np.uint8)
+    pixels[2:, 0, 0, 0] = 51
+    pixels[3, 0, 1, 1] = 102
+    data = from_arrays("corner", (pixels, np.array([0, 0, 1, 1])), (pixels[1:3], np.array([0, 1])))
+    assert separation(data.train) == pytest.approx(0.2)
+
+
+def test_the_same_from_python_says_what_it_proposes(tmp_path: Path) -> None:
+    from training_runs import Listener
+
+    listener = Listener()
+    data = images(40)
+    run = pm.train("at", model="small-cnn", data=data, out=tmp_path / "run", epochs=1, device="cpu", reporter=listener)
+    assert listener.said[0].startswith("40 training images of 2 classes, 3x8x8: eps 8/255")
+    assert run.recipe.batch_size == 16
