@@ -57,8 +57,8 @@ def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     monkeypatch.delenv("PROBMARGIN_DATA", raising=False)
     yield Program(monkeypatch, capsys)
     for name in set(sys.modules) - before:
-        places = [getattr(sys.modules[name], "__file__", None), *getattr(sys.modules[name], "__path__", ())]
-        if any(str(place).startswith(str(tmp_path)) for place in places):
+        places = [getattr(sys.modules[name], attribute, "") for attribute in ("__file__", "__path__")]
+        if str(tmp_path) in f"{places}":
             del sys.modules[name]
 
 
