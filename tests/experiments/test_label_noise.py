@@ -23,7 +23,11 @@ def write_run(task: Task, robust: float, wrong_weight: float) -> None:
     folder = task.run.path
     folder.mkdir(parents=True)
     (folder / "recipe.json").write_text(json.dumps(task.recipe.plain()), encoding="utf-8")
-    evaluation = {"nat": {"accuracy": 0.9}, "pgd-20": {"robust_accuracy": robust}}
+    evaluation = {
+        "nat": {"accuracy": 0.9},
+        "pgd-20": {"robust_accuracy": robust},
+        "cw": {"robust_accuracy": robust - 0.2},
+    }
     record = {"id": task.id, "seed": task.seed, "label_noise": task.label_noise, "evaluation": evaluation}
     (folder / "record.json").write_text(json.dumps(record), encoding="utf-8")
     epochs = np.arange(task.recipe.epochs)
@@ -58,7 +62,7 @@ def test_the_runs(tmp_path: Path) -> None:
     assert child.parent.run == "label-noise-digits-small-cnn-at-symmetric-0.2-s2"
     assert child.parent.epochs == child.recipe.burn_in_epochs == 22
     assert by_id["label-noise-digits-small-cnn-mail-trades-clean-s1"].parent is None
-    assert [column.attack for column in child.columns] == ["nat", "pgd-20"]
+    assert [column.attack for column in child.columns] == ["nat", "pgd-20", "cw"]
 
 
 def test_weight_and_cost(numbers: dict[str, Any]) -> None:
@@ -67,12 +71,16 @@ def test_weight_and_cost(numbers: dict[str, Any]) -> None:
     assert rows["gairat"]["weight_on_wrong"] == {"mean": pytest.approx(0.5625), "std": pytest.approx(0.125 / 2**0.5)}
     assert rows["at"]["weight_on_wrong"]["mean"] == pytest.approx(0.25)
     # Robust accuracy 0.7 and 0.6 with noise, 0.8 without: costs 0.1 and 0.2.
-    assert rows["mail-at"]["cost"] == {"mean": pytest.approx(0.15), "std": pytest.approx(0.1 / 2**0.5)}
-    assert rows["mail-at"]["robust"]["mean"] == pytest.approx(0.65)
+    assert rows["mail-at"]["pgd-20_cost"] == {"mean": pytest.approx(0.15), "std": pytest.approx(0.1 / 2**0.5)}
+    assert rows["mail-at"]["pgd-20"]["mean"] == pytest.approx(0.65)
+    assert rows["mail-at"]["cw_clean"]["mean"] == pytest.approx(0.6)
     assert rows["at"]["suspects_precision"]["mean"] == 1.0
     assert rows["at"]["suspects_recall"]["mean"] == 1.0
     assert rows["at"]["learnt"]["mean"] == 0.0
-    assert "gairat gives 56.2% of its weight to wrong labels; they cost 15.0 points" in numbers["summary"][1]
+    assert (
+        "gairat gives 56.2% of its weight to wrong labels; they cost 15.0 points of accuracy under PGD-20"
+        in numbers["summary"][1]
+    )
 
 
 def test_the_table_and_the_picture(numbers: dict[str, Any], tmp_path: Path) -> None:
@@ -89,7 +97,8 @@ def test_the_table_and_the_picture(numbers: dict[str, Any], tmp_path: Path) -> N
         "data": numbers,
     }
     text = text_of(record)
-    row = "| `gairat` | 56.25 ± 8.84 | 90.00 ± 0.00 | 90.00 ± 0.00 | 65.00 ± 7.07 | 80.00 ± 0.00 | 15.00 ± 7.07 |"
+    natural, pgd = "90.00 ± 0.00 | 90.00 ± 0.00 | 0.00 ± 0.00", "65.00 ± 7.07 | 80.00 ± 0.00 | 15.00 ± 7.07"
+    row = f"| `gairat` | 56.25 ± 8.84 | {natural} | {pgd} |"
     assert row in text
     assert "over 2 seeds; labels symmetric:0.2" in text
     assert [path.name for path in draw(record, tmp_path)] == ["label-noise.png", "label-noise.pdf"]

@@ -111,48 +111,48 @@ def _class_scale(axes: "Axes", scales: Mapping[str, Any]) -> None:
 
 
 def label_noise(data: Mapping[str, Any]) -> "Figure":
-    """Share of the weight on wrong labels, and robust accuracy with and without them."""
+    """Share of the weight on wrong labels, and accuracy under attack with and without them."""
     figure = new_figure(PAGE, 2.6)
-    left, right = figure.subplots(1, 2)
+    left, *others = figure.subplots(1, 3)
     rows = data["rows"]
-    names = [METHOD_NAMES.get(row["method"], row["method"]) for row in rows]
-    _bars(left, rows, ("weight_on_wrong",), [{"color": VERMILION, "hatch": "////"}], [None])
+    wrong = {"color": VERMILION, "hatch": "////"}
+    _bars(left, rows, {"weight_on_wrong": (None, wrong)})
     left.axhline(100 * data["share_of_wrong"], color="black", linewidth=0.8, linestyle="--")
     left.annotate(
-        "their share of the examples", (0.99, 100 * data["share_of_wrong"]), (0, 3), fontsize=6.5, ha="right",
-        xycoords=("axes fraction", "data"), textcoords="offset points",
+        "their share of\nthe examples", (0.45, 100 * data["share_of_wrong"]), (-0.4, 100 * data["share_of_wrong"] + 22),
+        fontsize=6.5, arrowprops={"arrowstyle": "->", "linewidth": 0.6},
     )  # fmt: skip
-    left.set_ylabel("weight on wrong labels, %")
-    panel(left, "a", "who gets the weight (after burn-in)")
-    styles = [{"color": SKY, "hatch": ""}, {"color": VERMILION, "hatch": "////"}]
-    _bars(
-        right, rows, ("robust_clean", "robust"), styles, ["clean labels", f"{data['share_of_wrong']:.0%} wrong labels"]
-    )
-    right.set_ylabel(f"accuracy under {data['attack'].upper()}, %")
-    right.legend(loc="upper center", ncols=2, bbox_to_anchor=(0.5, -0.1))
-    panel(right, "b", "what it costs (clean test labels)")
-    for axes in (left, right):
-        axes.set_xticks(range(len(names)), names)
-        axes.set_ylim(0, 100)
+    left.set_ylabel("%")
+    panel(left, "a", "weight on wrong labels")
+    for axes, letter, (attack, title) in zip(others, "bc", (("pgd-20", "PGD-20"), ("cw", "CW-20")), strict=True):
+        styles = {
+            f"{attack}_clean": ("clean labels", {"color": SKY, "hatch": ""}),
+            attack: (f"{data['share_of_wrong']:.0%} wrong", wrong),
+        }
+        _bars(axes, rows, styles)
+        panel(axes, letter, f"accuracy under {title}")
+    others[0].legend(loc="upper center", ncols=2, columnspacing=1.0)
+    names = [METHOD_NAMES.get(row["method"], row["method"]).replace("-", "-\n") for row in rows]
+    for axes in (left, *others):
+        axes.set_xticks(range(len(names)), names, fontsize=6)
+        axes.set_ylim(0, 110)
+        axes.set_yticks(range(0, 101, 20))
         grid(axes)
     return figure
 
 
 def _bars(
-    axes: "Axes",
-    rows: Sequence[Mapping[str, Any]],
-    keys: Sequence[str],
-    styles: Sequence[Mapping[str, Any]],
-    labels: Sequence[str | None],
+    axes: "Axes", rows: Sequence[Mapping[str, Any]], series: Mapping[str, tuple[str | None, Mapping[str, Any]]]
 ) -> None:
-    width = 0.8 / len(keys)
-    for place, (key, style, label) in enumerate(zip(keys, styles, labels, strict=True)):
-        at = np.arange(len(rows)) + (place - (len(keys) - 1) / 2) * width
+    """Means in percent with their deviations, one group a method; `series` gives label and style of each number."""
+    width = 0.8 / len(series)
+    for place, (key, (label, style)) in enumerate(series.items()):
+        at = np.arange(len(rows)) + (place - (len(series) - 1) / 2) * width
         means = [100 * row[key]["mean"] for row in rows]
         errors = [100 * (row[key]["std"] or 0.0) for row in rows]
         axes.bar(
-            at, means, width, yerr=errors, capsize=2, edgecolor="black", linewidth=0.5, zorder=2, label=label,
+            at, means, width, yerr=errors, capsize=1.5, edgecolor="black", linewidth=0.5, zorder=2, label=label,
             error_kw={"linewidth": 0.8}, **style,
         )  # fmt: skip
         for x, mean, error in zip(at, means, errors, strict=True):
-            axes.annotate(f"{mean:.1f}", (x, mean + error), (0, 1), textcoords="offset points", ha="center", fontsize=6)
+            axes.annotate(f"{mean:.0f}", (x, mean + error), (0, 1), textcoords="offset points", ha="center", fontsize=6)

@@ -37,16 +37,10 @@ def _percent(entry: Mapping[str, Any]) -> str:
 
 
 def _label_noise(data: Data) -> str:
-    columns = {
-        "weight on wrong labels": "weight_on_wrong",
-        "natural": "natural",
-        "natural, clean labels": "natural_clean",
-        data["attack"].upper(): "robust",
-        f"{data['attack'].upper()}, clean labels": "robust_clean",
-        "cost in points": "cost",
-        "suspects: precision": "suspects_precision",
-        "recall": "suspects_recall",
-    }
+    columns = {"weight on wrong labels": "weight_on_wrong"}
+    for attack, title in (("nat", "NAT"), ("pgd-20", "PGD-20"), ("cw", "CW-20")):
+        columns |= {title: attack, f"{title}, clean labels": f"{attack}_clean", f"{title}, cost": f"{attack}_cost"}
+    columns |= {"suspects: precision": "suspects_precision", "recall": "suspects_recall"}
     rows = [[f"`{row['method']}`", *(_percent(row[key]) for key in columns.values())] for row in data["rows"]]
     seeds = len(data["rows"][0]["trials"])
     note = (
