@@ -11,7 +11,7 @@ from torch import nn
 from probmargin.core.fusing import fusable, fused
 from probmargin.data.dataset import ImageSet, image_set
 from probmargin.engine.devices import set_precision
-from probmargin.engine.folding import CannotFold, FoldedNetwork
+from probmargin.engine.folding import CannotFold, FoldedConv, FoldedNetwork, Kind
 from probmargin.methods.method import Method
 from probmargin.methods.plain import at_epoch
 from probmargin.methods.resolve import METHODS, named
@@ -82,6 +82,40 @@ def test_what_cannot_be_folded_says_why() -> None:
     assert [note for note in network.notes if "LayerNorm" in note] == network.notes
     with network.frozen("eval") as call:
         assert call(torch.rand(2, 1, 2, 2)).shape == (2, 2)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_the_stem_in_bfloat16_sees_more_of_an_image_than_its_rounding(channels: int) -> None:
+    """Weights are in bfloat16 and convolved in float32 here: what is left is how the image came in."""
+    conv = nn.Conv2d(channels, 5, 3, bias=False)
+    stem = FoldedConv(conv, None, Kind(torch.bfloat16))
+    with torch.no_grad():
+        stem.fill(*stem.folded())
+    x = torch.rand(6, channels, 8, 8, requires_grad=True)
+    taken = stem.taken_in(x)
+    assert taken.shape[1] == 8
+    assert taken.dtype == torch.bfloat16
+    weight = conv.weight.detach().bfloat16().float()
+    exact = nn.functional.conv2d(x, weight)
+    found = nn.functional.conv2d(taken.float(), stem.weight.float())
+    rounded = nn.functional.conv2d(x.bfloat16().float(), weight)
+    errors = [float((outputs - exact).detach().abs().max()) for outputs in (found, rounded)]
+    assert errors[0] < 0.02 * errors[1]
+    slope = torch.rand_like(exact)
+    (wanted,), (given,) = (torch.autograd.grad(y, x, slope) for y in (exact, found))
+    torch.testing.assert_close(given, wanted, rtol=0.02, atol=0.02)
+
+
+def test_a_layer_without_room_rounds_its_input() -> None:
+    stem = FoldedConv(nn.Conv2d(12, 4, 3), None, Kind(torch.bfloat16))
+    with torch.no_grad():
+        stem.fill(*stem.folded())
+    x = torch.rand(2, 12, 8, 8)
+    taken = stem.taken_in(x)
+    assert taken.shape[1] == 16
+    assert torch.equal(taken[:, :12], x.bfloat16())
+    assert not taken[:, 12:].any()
+    assert torch.equal(stem.taken_in(x.bfloat16()), taken)
 
 
 class Viewing(nn.Module):

@@ -55,11 +55,30 @@ class FoldedConv(nn.Module):
             weight, bias = weight * scale[:, None, None, None], bias * scale + shift
         return weight, bias
 
+    def fill(self, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        """Take in a weight and bias, the weight twice where there is room for what rounding leaves of an image."""
+        channels = weight.shape[1]
+        self.weight[:, :channels].copy_(weight)
+        if self._padding >= channels:
+            self.weight[:, channels : 2 * channels].copy_(weight)
+        self.bias.copy_(bias)
+
+    def taken_in(self, x: torch.Tensor) -> torch.Tensor:
+        """The input in this layer's precision, its spare channels filled.
+
+        bfloat16 has steps of 1/256 near 1, which swallow the small noise that attacks start from. An image that comes
+        in float32 therefore brings what its rounding leaves in spare channels, for which the weight is there twice.
+        """
+        high = x.to(self.weight.dtype)
+        spare = self._padding
+        if x.dtype == torch.float32 and spare >= x.shape[1]:
+            low = (x.detach() - high.detach().to(x.dtype)).to(high.dtype)
+            high, spare = torch.cat([high, low], dim=1), spare - x.shape[1]
+        return F.pad(high, (0, 0, 0, 0, 0, spare)) if spare else high
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         stride, padding, dilation, groups = self._geometry
-        if self._padding:
-            x = F.pad(x, (0, 0, 0, 0, 0, self._padding))
-        return F.conv2d(x, self.weight, self.bias, stride, padding, dilation, groups)
+        return F.conv2d(self.taken_in(x), self.weight, self.bias, stride, padding, dilation, groups)
 
 
 class FoldedNorm(nn.Module):
@@ -113,7 +132,6 @@ class FoldedNetwork(nn.Module):
 
     def __init__(self, model: nn.Module, dtype: torch.dtype, order: torch.memory_format = torch.channels_last) -> None:
         super().__init__()
-        self.dtype = dtype
         self.body = _fold(model, Kind(dtype, order))
         self._parts = [m for m in self.body.modules() if isinstance(m, FoldedConv | FoldedNorm)]
 
@@ -123,14 +141,13 @@ class FoldedNetwork(nn.Module):
         for part in self._parts:
             first, second = part.folded()
             if isinstance(part, FoldedConv):
-                part.weight[:, : first.shape[1]].copy_(first)
-                part.bias.copy_(second)
+                part.fill(first, second)
             else:
                 part.scale.copy_(first)
                 part.shift.copy_(second)
 
     def forward(self, x: Images) -> Logits:
-        logits: Logits = self.body(x.to(self.dtype))
+        logits: Logits = self.body(x)
         return logits.float()
 
 
