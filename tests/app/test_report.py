@@ -1,5 +1,7 @@
 """The report and watch commands on real runs: pages, pictures, commands that work, wrong use, TensorBoard, the demo."""
 
+import base64
+import io
 import json
 import re
 import shlex
@@ -11,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 from training_runs import StopAfter
 
@@ -25,6 +29,7 @@ from probmargin.methods.method import Method
 from probmargin.methods.resolve import resolve
 from probmargin.reporting.folder import Folder, read_folder
 from probmargin.reporting.page.curves import charts
+from probmargin.reporting.page.data import Picture
 from probmargin.runs.run import open_run
 from probmargin.training.loop import Interrupted
 from probmargin.training.progress import Reporter
@@ -90,6 +95,12 @@ def test_a_page_of_two_runs(runs: Path, program: Any, tmp_path: Path) -> None:
     assert "probmargin report plain full -o pages/two.html" in text
 
 
+def pixels_of(picture: Picture) -> torch.Tensor:
+    """A picture of the page as the model would see it."""
+    image = Image.open(io.BytesIO(base64.b64decode(picture.source.partition(",")[2])))
+    return torch.from_numpy(np.array(image, dtype=np.float32))[None] / 255
+
+
 def test_the_gallery_is_what_the_model_says(runs: Path) -> None:
     run, data = open_run(runs / "full"), load_digits()
     gallery = make_gallery(run, data, {"norm": "Linf", "eps": 0.1}, Choice(6), "cpu")
@@ -102,6 +113,10 @@ def test_the_gallery_is_what_the_model_says(runs: Path) -> None:
         assert sample.predicted_nat == data.classes[int(row.argmax())]
         assert sample.confidence_nat == pytest.approx(float(row.max()), abs=1e-5)
         assert sample.label == data.classes[int(data.test.labels[sample.place])]
+    shown = torch.stack([pixels_of(sample.adversarial) for sample in gallery.samples])
+    assert float((shown - data.test.take(places).floats()).abs().max()) <= 0.1 + 1 / 255
+    for sample, row in zip(gallery.samples, run.model(shown).detach().softmax(1), strict=True):
+        assert sample.confidence_adv == pytest.approx(float(row[data.classes.index(sample.predicted_adv)]), abs=0.02)
     again = make_gallery(run, data, {"norm": "L2", "eps": 0.5}, Choice(6, (4, 2)), "cpu")
     assert [sample.place for sample in again.samples] == [4, 2]
 

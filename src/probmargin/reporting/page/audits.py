@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from probmargin.reporting.page.data import RunReport
+from probmargin.reporting.page.words import DASH
 
 
 @dataclass(frozen=True)
@@ -11,7 +12,7 @@ class Verdict:
     """What a check said of one run; "" where the run has no such check."""
 
     word: str = ""
-    value: str = "-"
+    value: str = DASH
 
 
 @dataclass(frozen=True)
@@ -52,4 +53,4 @@ def _verdict(check: dict[str, object] | None) -> Verdict:
     if check is None:
         return Verdict()
     value = check.get("value")
-    return Verdict(str(check["verdict"]), f"{value:.3g}" if isinstance(value, int | float) else "-")
+    return Verdict(str(check["verdict"]), f"{value:.3g}" if isinstance(value, int | float) else DASH)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probmargin.reporting.page.data import RunReport
-from probmargin.reporting.page.words import duration, short
+from probmargin.reporting.page.words import DASH, duration, joined, radius, short
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,27 @@ def flattened(plain: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, s
             yield inner, short(value)
 
 
+def in_words(plain: Mapping[str, Any]) -> str:
+    """A recipe in a sentence; what it does not say is left out.
+
+    >>> in_words({"method": "at", "epochs": 2, "batch_size": 128, "lr": 0.1, "attack": {"name": "pgd", "num_steps": 10,
+    ...           "norm": "Linf", "eps": 8 / 255}, "weight": {"name": "sigmoid"}, "margin": {"name": "pm_adv"}})
+    'Method at, 2 epochs, batches of 128, rate 0.1; pgd with 10 steps, Linf eps 8/255; weights by sigmoid of pm_adv.'
+    """
+    attack, weight, margin = ((plain.get(name) or {}) for name in ("attack", "weight", "margin"))
+    parts = [f"Method {plain.get('method')}, {plain.get('epochs')} epochs, batches of {plain.get('batch_size')}"]
+    parts[0] += f", rate {short(plain.get('lr'))}"
+    if plain.get("lr_milestones"):
+        parts[0] += f" that drops after {joined([str(epoch) for epoch in plain['lr_milestones']])}"
+    if attack.get("eps") is not None:
+        steps = f" with {attack['num_steps']} steps" if "num_steps" in attack else ""
+        parts.append(f"{attack.get('name')}{steps}, {attack.get('norm')} eps {radius(float(attack['eps']))}")
+    if weight.get("name", "uniform") != "uniform":
+        since = f", from epoch {plain['burn_in_epochs'] + 1} on" if plain.get("burn_in_epochs") else ""
+        parts.append(f"weights by {weight['name']} of {margin.get('name')}{since}")
+    return "; ".join(parts) + "."
+
+
 def recipe_rows(reports: Sequence[RunReport]) -> list[SettingRow]:
     """Every setting of every recipe."""
     return _side_by_side([dict(flattened(report.folder.recipe)) for report in reports])
@@ -47,7 +68,7 @@ def fact_rows(reports: Sequence[RunReport]) -> list[SettingRow]:
 
 def _side_by_side(columns: Sequence[Mapping[str, str]]) -> list[SettingRow]:
     names = dict.fromkeys(name for column in columns for name in column)
-    return [SettingRow(name, [column.get(name, "-") for column in columns]) for name in names]
+    return [SettingRow(name, [column.get(name, DASH) for column in columns]) for name in names]
 
 
 def _facts(report: RunReport) -> dict[str, str]:

@@ -131,6 +131,7 @@ def _run(report: RunReport) -> dict[str, Any]:
         "audit": report.folder.audit,
         "gallery": report.gallery,
         "dynamics": report.dynamics,
+        "recipe": recipe.in_words(report.folder.recipe),
         "fans": _fans(report),
     }
 

@@ -9,7 +9,7 @@ from probmargin.reporting.cells import differing
 from probmargin.reporting.compare import compare
 from probmargin.reporting.page.data import RunReport
 from probmargin.reporting.page.missing import attacks
-from probmargin.reporting.page.words import attack_name, p_value, percent, radius
+from probmargin.reporting.page.words import DASH, attack_name, p_value, percent, radius
 from probmargin.reporting.spec import ColumnSpec, Contrast
 
 ALPHA = 0.05
@@ -19,7 +19,7 @@ ALPHA = 0.05
 class Cell:
     """A number with its interval below; a dash where there is none."""
 
-    value: str = "-"
+    value: str = DASH
     detail: str = ""
     share: float | None = None
     low: float | None = None

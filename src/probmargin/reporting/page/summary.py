@@ -8,7 +8,7 @@ from probmargin.reporting.folder import Folder
 from probmargin.reporting.page.data import RunReport
 from probmargin.reporting.page.missing import attacks
 from probmargin.reporting.page.results import Difference
-from probmargin.reporting.page.words import attack_name, count_of, duration, joined, percent, radius
+from probmargin.reporting.page.words import DASH, attack_name, count_of, duration, joined, percent, radius
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def numbers(report: RunReport) -> list[Number]:
 
 def _accuracy(title: str, entry: dict[str, Any] | None, key: str) -> Number:
     if entry is None or key not in entry:
-        return Number(title, "-", "not run yet")
+        return Number(title, DASH, "not run yet")
     low, high = entry["interval"]
     right, total = _right(entry)
     detail = f"{right:,} of {total:,}; 95% interval {percent(low)} to {percent(high)}"
@@ -136,7 +136,7 @@ def _accuracy(title: str, entry: dict[str, Any] | None, key: str) -> Number:
 
 def _audit(folder: Folder) -> Number:
     if folder.audit is None:
-        return Number("Audit", "-", "not run yet")
+        return Number("Audit", DASH, "not run yet")
     checks = [check["verdict"] for check in folder.audit["checks"]]
     passed, ran = checks.count("pass"), len(checks) - checks.count("not run")
     is_good = folder.audit.get("verdict") == "pass"

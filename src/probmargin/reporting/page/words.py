@@ -3,16 +3,18 @@
 import math
 from collections.abc import Sequence
 
+DASH = "\N{EN DASH}"
+"""Stands where there is no value."""
 NAMES = {"nat": "clean", "aa": "AutoAttack", "aa-plus": "AutoAttack plus", "aa-rand": "AutoAttack rand"}
 
 
 def percent(share: float | None, digits: int = 1) -> str:
     """A share as a percentage, or a dash.
 
-    >>> percent(0.5), percent(None)
-    ('50.0%', '-')
+    >>> percent(0.5), percent(None) == DASH
+    ('50.0%', True)
     """
-    return "-" if share is None else f"{100 * share:.{digits}f}%"
+    return DASH if share is None else f"{100 * share:.{digits}f}%"
 
 
 def attack_name(name: str) -> str:

@@ -115,7 +115,7 @@ class Chart {
 
   axes(root, low, high) {
     const { width, height, box } = this.size;
-    for (const value of this.data.log ? powers(low, high) : ticks(low, high, 4)) {
+    for (const value of this.data.log ? powers(low, high) : ticks(low, high, 5)) {
       if (value < low || value > high) continue;
       svg("line", { x1: box.left, x2: width - box.right, y1: this.y(value), y2: this.y(value), class: "grid" }, root);
       const text = this.data.format === "percent" ? Number((100 * value).toFixed(2)) + "%" : shown(value, this.data.format);
@@ -171,7 +171,7 @@ class Chart {
     svg("line", { x1: x, x2: x, y1: box.top, y2: height - box.bottom, class: "guide" }, this.overlay);
     this.tip.replaceChildren();
     html("b", "", this.tip, `epoch ${epoch}`);
-    const told = [];
+    const told = [], heights = [];
     const tell = (name, text, color) => {
       const row = html("div", "", this.tip);
       const title = html("span", "", row);
@@ -184,6 +184,7 @@ class Chart {
       const place = line.x.indexOf(epoch);
       if (place < 0) continue;
       const group = svg("g", { class: "s" + (line.color % 8) }, this.overlay);
+      heights.push(this.y(line.y[place]));
       svg("circle", { cx: x, cy: this.y(line.y[place]), r: 4.5, class: "dot" }, group);
       tell(line.name, shown(line.y[place], this.data.format), line.color);
     }
@@ -196,7 +197,10 @@ class Chart {
     const room = this.plot.clientWidth / width, own = this.tip.offsetWidth;
     const left = x * room + 12 + own > this.plot.clientWidth ? x * room - own - 12 : x * room + 12;
     this.tip.style.left = `${Math.max(0, Math.min(left, this.plot.clientWidth - own))}px`;
-    this.tip.style.top = `${box.top}px`;
+    // Where the curves are not: below those that lie high, above the others.
+    const high = heights.reduce((sum, y) => sum + y, 0) / heights.length < (height - box.bottom + box.top) / 2;
+    const under = (height - box.bottom) * room - this.tip.offsetHeight - 6;
+    this.tip.style.top = `${Math.max(0, high ? under : box.top)}px`;
   }
 
   forget() {
