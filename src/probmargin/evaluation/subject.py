@@ -171,7 +171,10 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
             raise UsageError("give a run's folder, or --model with --checkpoint, not both")
         run = open_run(request.run)
         _say_origin(run.record["model"] if run.record.get("model_settings") else "", log)
-        model, found = run.model, data_of(run, request.data, request.data_dir)
+        model, notes = run.load_model()
+        for note in notes:
+            log(note)
+        found = data_of(run, request.data, request.data_dir)
         check_model(model, (found.channels, *found.image_size), found.num_classes, str(request.run))
         return run, model, found
     if request.model is None or request.data is None:

@@ -76,7 +76,10 @@ def open_exported(request: ExportRequest, log: Log) -> Exported:
     record = run.record
     if request.model is None and record.get("model_settings") and (line := origin(record["model"])):
         log(line)
-    model = (request.model or run.model).to("cpu").eval()
+    model, notes = (request.model, []) if request.model is not None else run.load_model()
+    for note in notes:
+        log(note)
+    model = model.to("cpu").eval()
     data = request.data_set or data_of(run, request.data, request.data_dir)
     count = min(NUM_EXAMPLES, len(data.test)) if request.num_examples is None else request.num_examples
     if not 1 <= count <= len(data.test):

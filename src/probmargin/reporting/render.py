@@ -100,7 +100,12 @@ def _list(title: str, entries: list[str]) -> list[str]:
 
 
 _PM = r"$\pm$"
-_SPECIAL = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "±": _PM}
+_SPECIAL = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": _PM,
+}
 
 
 def _latex_text(text: str) -> str:

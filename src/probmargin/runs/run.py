@@ -84,8 +84,12 @@ class Run:
     @property
     def model(self) -> nn.Module:
         """The trained network in eval mode: the moving average where the recipe keeps one."""
-        _, state, _ = self.load_state()
-        return self.rebuild(state.part("ema") or state.part("model"))
+        return self.load_model()[0]
+
+    def load_model(self) -> tuple[nn.Module, list[str]]:
+        """The same, with a sentence for each damaged state that was passed over."""
+        _, state, notes = self.load_state()
+        return self.rebuild(state.part("ema") or state.part("model")), notes
 
     def rebuild(self, weights: dict[str, torch.Tensor]) -> nn.Module:
         """The run's network with these weights."""
