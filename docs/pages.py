@@ -106,7 +106,7 @@ def formula(text: str) -> str:
     with rc_context({"mathtext.fontset": "stix", "svg.fonttype": "path", "svg.hashsalt": "probmargin"}):
         for line in text.strip().splitlines():
             figure, target = Figure(), io.StringIO()
-            figure.text(0, 0, f"${line}$", fontsize=13)
+            figure.text(0, 0, f"${line}$", fontsize=14)
             figure.savefig(target, format="svg", bbox_inches="tight", pad_inches=0.04, transparent=True)
             drawing = re.sub(r"^.*?<svg", "<svg", target.getvalue(), flags=re.DOTALL)
             drawing = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", drawing, flags=re.DOTALL)

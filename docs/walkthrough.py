@@ -38,8 +38,7 @@ REMARKS = {
     "the effective sample size (`ess`) falls: from there on the examples near the boundary count more.",
     "evaluate": "`aa` is the number to report. It is the share of all test images that are right as they stand and "
     "withstand all four attacks.",
-    "audit": "Nothing here hints at robustness that is only apparent ([what the checks "
-    "mean](robustness.md#what-audit-says)).",
+    "audit": "[What the checks mean](robustness.md#what-audit-says), and what to make of a warning.",
     "report": "One page, to be opened in any browser:\n\n![The top of the report](report.png)",
     "export": "The exported file was loaded again and compared with the network it came from. Normalisation is inside, "
     "and a card beside it says what it is and how robust.",
@@ -57,7 +56,7 @@ class Step:
     @property
     def name(self) -> str:
         """The command's first word that says what it does."""
-        words = shlex.split(self.command)
+        words = self.command.split()
         return words[1] if words[0] == "probmargin" else words[0]
 
 
@@ -71,7 +70,7 @@ def instructions() -> tuple[dict[str, str], list[str]]:
         if token.type == "fence" and (found := re.search(r"file=(\S+)", token.info)):
             files[found[1]] = token.content
         elif token.type == "fence" and token.info.startswith("bash"):
-            commands += [line for line in token.content.splitlines() if line]
+            commands += [line for line in re.split(r"(?<!\\)\n", token.content) if line]
     return files, commands
 
 
@@ -82,7 +81,7 @@ def run(command: str, folder: Path) -> Step:
     environment = {**kept, "PATH": f"{programs}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
     began = time.perf_counter()
     result = subprocess.run(
-        shlex.split(command),
+        shlex.split(command.replace("\\\n", " ")),
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -122,7 +121,7 @@ def page(steps: list[Step], files: dict[str, str]) -> str:
     names = " and ".join(f"`{name}`" for name in files)
     parts = [INTRO.format(machine=machine), f"{names} are copied from the README.\n"]
     for step in steps:
-        words = shlex.split(step.command)
+        words = step.command.split()
         title = words[1].capitalize() if words[0] == "probmargin" else "Draw the pictures"
         parts.append(f"## {title}\n\n```bash sketch\n{step.command}\n```\n")
         if step.output:

@@ -19,7 +19,7 @@ from markdown_it import MarkdownIt
 from probmargin import cli
 from probmargin.cli.app import app
 from probmargin.evaluation.protocol import make_plan
-from probmargin.experiments.catalogue import find
+from probmargin.experiments.catalogue import STUDIES, find
 from probmargin.methods.plain import parse_assignments
 from probmargin.methods.resolve import read_recipe, resolve
 
@@ -117,7 +117,7 @@ def check_arguments(arguments: list[str]) -> None:
     elif arguments[0] == "evaluate":
         for name in given["attacks"].split(","):
             make_plan(name.strip(), "Linf", 8 / 255)
-    elif arguments[0] == "reproduce" and given["name"]:
+    elif arguments[0] == "reproduce" and given["name"] not in STUDIES:
         find(given["name"])
 
 

@@ -16,7 +16,7 @@ PAGE = ROOT / "docs" / "walkthrough.md"
 
 def commands(page: Path) -> list[str]:
     """The commands that a page shows, in order."""
-    return [line for block in blocks(page) if block.language == "bash" for line in block.text.splitlines() if line]
+    return [block.text for block in blocks(page) if block.language == "bash"]
 
 
 def test_the_committed_page_shows_the_commands_of_the_readme_and_no_machine() -> None:
