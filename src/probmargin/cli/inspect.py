@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @app.command("inspect")
 def inspect_run(
-    run: Annotated[Path, typer.Argument(help="folder of a run trained with --dynamics")],
+    run: Annotated[Path, typer.Argument(help="folder of a run that has dynamics.npz")],
     top: Annotated[int, typer.Option("--top", help="examples in each list")] = 10,
     json_file: Annotated[Path | None, typer.Option("--json", help="FILE for all numbers as JSON")] = None,
     measure_lps: Annotated[
