@@ -11,6 +11,7 @@ from probmargin.methods.resolve import resolve
 from probmargin.models.build import build_model
 from probmargin.training.fast import FastNetwork, GraphStepper
 from probmargin.training.state import NUM_SUMS, TrainState
+from probmargin.training.stepper import Chosen
 
 
 def main(method: str = "mail-trades", batch_size: str = "128") -> None:
@@ -31,11 +32,11 @@ def main(method: str = "mail-trades", batch_size: str = "128") -> None:
     positions = torch.arange(size, device=device)
     draws = torch.zeros(size, 3, dtype=torch.int64, device=device)
     for _ in range(3):
-        stepper(now, 99, 0.001, positions, draws)
+        stepper(now, 99, 0.001, Chosen(positions, draws))
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(5):
-            stepper(now, 99, 0.001, positions, draws)
+            stepper(now, 99, 0.001, Chosen(positions, draws))
         torch.cuda.synchronize()
     rows = sorted(profile.key_averages(), key=lambda row: -row.device_time_total)
     total = sum(row.device_time_total for row in rows)

@@ -28,7 +28,7 @@ from probmargin.methods.resolve import resolve
 from probmargin.models.build import build_model
 from probmargin.training.fast import FastNetwork, GraphStepper
 from probmargin.training.state import NUM_SUMS, TrainState
-from probmargin.training.stepper import Stepper
+from probmargin.training.stepper import Chosen, Stepper
 
 PEAK_FLOPS = {"NVIDIA H200": 788e12}
 """Measured bf16 matrix rate of a device, in operations a second."""
@@ -110,7 +110,7 @@ def fast_rate(
 
     def step() -> None:
         nonlocal count
-        stepper(now, 99, 0.001, positions[count % 16], shifts[count % 16])
+        stepper(now, 99, 0.001, Chosen(positions[count % 16], shifts[count % 16]))
         count += 1
 
     step()

@@ -20,6 +20,7 @@ from probmargin.training.fast import FastNetwork, GraphStepper
 from probmargin.training.network import Network
 from probmargin.training.state import NUM_SUMS, TrainState
 from probmargin.training.step import Batch, StepResult, train_step
+from probmargin.training.stepper import Chosen
 
 MODELS = ["small-cnn", "resnet18", "preact-resnet18", "wrn-10-2"]
 
@@ -209,7 +210,7 @@ def graphed_step(stepper: GraphStepper, now: Method, positions: torch.Tensor) ->
 
     stepper.step = noted  # type: ignore[method-assign]
     draws = torch.zeros(len(positions), 3, dtype=torch.int64, device="cuda")
-    stepper(now, 99, 0.01, positions, draws)
+    stepper(now, 99, 0.01, Chosen(positions, draws))
     torch.cuda.synchronize()
     return taken[-1]
 
@@ -245,7 +246,7 @@ def test_captured_steps_agree_with_eager_ones_for_every_method(
                 stepper.is_fused = is_compiled
                 results.append(graphed_step(stepper, now, positions))
             else:
-                results.append(stepper.step(now, stepper.batch(positions, draws, 99)))
+                results.append(stepper.step(now, stepper.batch(Chosen(positions, draws), 99)))
         expected, found = results
         share = 0.0
         if expected.x_adv is not None and found.x_adv is not None:
@@ -281,7 +282,7 @@ def test_a_graph_made_in_the_middle_goes_on_as_one_made_at_the_start() -> None:
                 stepper.prepare(32)
                 state = again
             positions = torch.arange(32 * number, 32 * number + 32, device="cuda")
-            stepper(at_epoch(method, 99), 99, 0.01, positions, draws)
+            stepper(at_epoch(method, 99), 99, 0.01, Chosen(positions, draws))
         assert state.sums is not None
         losses.append(float(state.sums[1]))
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)

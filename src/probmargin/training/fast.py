@@ -19,7 +19,7 @@ from probmargin.methods.method import Method
 from probmargin.training.network import Network, to_channels_last
 from probmargin.training.state import TrainState
 from probmargin.training.step import Batch
-from probmargin.training.stepper import Stepper
+from probmargin.training.stepper import Chosen, Stepper
 
 
 class FastNetwork(Network):
@@ -80,47 +80,39 @@ class GraphStepper(Stepper):
         """Set up the tensors that a captured step reads and writes."""
         device = self.train.labels.device
         self._plain = Network(self.state.model, self.network.precision)
-        self._positions = torch.zeros(batch_size, dtype=torch.int64, device=device)
-        self._draws = torch.zeros(batch_size, 3, dtype=torch.int64, device=device)
+        positions = torch.zeros(batch_size, dtype=torch.int64, device=device)
+        draws = torch.zeros(batch_size, 3, dtype=torch.int64, device=device)
         self._epoch = torch.zeros((), dtype=torch.int64, device=device)
-        self._pixels: torch.Tensor | None = None
+        pixels = None
         if not self.train.images.is_cuda:
-            shape = (batch_size, *self.train.images.shape[1:])
-            self._pixels = torch.zeros(shape, dtype=torch.uint8, device=device)
+            pixels = torch.zeros(batch_size, *self.train.images.shape[1:], dtype=torch.uint8, device=device)
+        self._chosen = Chosen(positions, draws, pixels)
         self._sums: torch.Tensor | None = None
         self._graph: tuple[str, torch.cuda.CUDAGraph] | None = None
         self._is_broken = False
         self.is_fused = True
         self.state.fill_momentum()
 
-    def __call__(
-        self,
-        now: Method,
-        epoch: int,
-        lr: float,
-        positions: torch.Tensor,
-        draws: torch.Tensor,
-        pixels: torch.Tensor | None = None,
-    ) -> None:
+    def __call__(self, now: Method, epoch: int, lr: float, chosen: Chosen) -> None:
         """Take one step at a learning rate; `now` is the recipe as it is in this epoch."""
         self._adopt_sums()
         graph = None
-        if len(positions) == len(self._positions) and not self._is_broken:
+        if len(chosen) == len(self._chosen) and not self._is_broken:
             self.state.set_lr(lr)
-            self._fill(epoch, positions, draws, pixels)
+            self._fill(epoch, chosen)
             graph = self._graph_of(now)
         if graph is None:
-            self._step_plainly(now, epoch, lr, positions, draws, pixels)
+            self._step_plainly(now, epoch, lr, chosen)
         else:
             graph.replay()
 
-    def _fill(self, epoch: int, positions: torch.Tensor, draws: torch.Tensor, pixels: torch.Tensor | None) -> None:
+    def _fill(self, epoch: int, chosen: Chosen) -> None:
         """Write what the captured step reads."""
-        self._positions.copy_(positions)
-        self._draws.copy_(draws)
         self._epoch.fill_(epoch)
-        if self._pixels is not None and pixels is not None:
-            self._pixels.copy_(pixels)
+        self._chosen.positions.copy_(chosen.positions)
+        self._chosen.draws.copy_(chosen.draws)
+        if self._chosen.pixels is not None and chosen.pixels is not None:
+            self._chosen.pixels.copy_(chosen.pixels)
 
     def _graph_of(self, now: Method) -> torch.cuda.CUDAGraph | None:
         """The captured step of a recipe; None, once said why, where it cannot be captured."""
@@ -138,36 +130,22 @@ class GraphStepper(Stepper):
                 return None
         return self._graph[1]
 
-    def _step_plainly(
-        self,
-        now: Method,
-        epoch: int,
-        lr: float,
-        positions: torch.Tensor,
-        draws: torch.Tensor,
-        pixels: torch.Tensor | None,
-    ) -> None:
+    def _step_plainly(self, now: Method, epoch: int, lr: float, chosen: Chosen) -> None:
         """Another shape would have to be compiled: one batch an epoch does not pay for that."""
         fast, self.network = self.network, self._plain
         try:
-            super().__call__(now, epoch, lr, positions, draws, pixels)
+            super().__call__(now, epoch, lr, chosen)
         finally:
             self.network = fast
 
-    def batch(
-        self,
-        positions: torch.Tensor,
-        draws: torch.Tensor,
-        epoch: torch.Tensor | int,
-        pixels: torch.Tensor | None = None,
-    ) -> Batch:
-        """The images at these positions, in the order in memory that the network wants."""
-        batch = super().batch(positions, draws, epoch, pixels)
+    def batch(self, chosen: Chosen, epoch: torch.Tensor | int) -> Batch:
+        """The chosen images, in the order in memory that the network wants."""
+        batch = super().batch(chosen, epoch)
         return replace(batch, x=batch.x.contiguous(memory_format=self.network.order))
 
     def _work(self, now: Method) -> None:
         with fused() if self.is_fused else nullcontext():
-            self.step(now, self.batch(self._positions, self._draws, self._epoch, self._pixels))
+            self.step(now, self.batch(self._chosen, self._epoch))
 
     def _adopt_sums(self) -> None:
         """Add up in one tensor for all epochs, since a graph knows tensors by their place in memory."""

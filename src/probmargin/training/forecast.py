@@ -17,6 +17,7 @@ from probmargin.training.assemble import Hardware, make_stepper
 from probmargin.training.examples import empty_examples
 from probmargin.training.progress import duration
 from probmargin.training.state import TrainState
+from probmargin.training.stepper import Chosen
 
 _GIB = 2**30
 _LONG_ENOUGH = 0.3
@@ -90,7 +91,7 @@ def _time_steps(method: Method, model: nn.Module, images: ImageSet, hardware: Ha
         if run == 1:
             wait_for(device)
             began = time.perf_counter()
-        stepper(now, epoch, method.lr_at(epoch), positions, draws)
+        stepper(now, epoch, method.lr_at(epoch), Chosen(positions, draws))
     wait_for(device)
     return (time.perf_counter() - began) / runs
 

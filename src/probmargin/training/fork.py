@@ -51,9 +51,13 @@ def check_fork(fork: Fork, method: Method, identity: dict[str, Any], num_example
     if not found:
         found = recipe_differences(parent, method, fork.epochs, math.ceil(num_examples / method.batch_size))
     if found:
-        raise UsageError(f"{fork.run.path} is another run before epoch {fork.epochs}: {'; '.join(found)}")
+        raise UsageError(
+            f"{fork.run.path} is another run before epoch {fork.epochs}: {'; '.join(found)}; fork one with the same settings"
+        )
     if fork.epochs >= method.epochs:
-        raise UsageError(f"--fork: nothing is left to train after {fork.epochs} of {method.epochs} epochs")
+        raise UsageError(
+            f"--fork leaves nothing to train after {fork.epochs} of {method.epochs} epochs; fork at an earlier one"
+        )
 
 
 def load_fork(fork: Fork) -> Checkpoint:
@@ -106,7 +110,9 @@ def _adopt_best(fork: Fork, run: Run, epochs: int) -> None:
             if saved.facts["epoch"] == epochs:
                 checkpoints.save(best_path(run), saved)
                 return
-    raise UsageError(f"{fork.run.path} has not kept its best state so far, after {epochs} epochs")
+    raise UsageError(
+        f"{fork.run.path} has not kept its best state so far, after {epochs} epochs; train it with --keep-epochs {epochs}"
+    )
 
 
 def described(fork: Fork) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def check_phases(method: Method) -> None:
     for phase in method.phases:
         for path in phase.set:
             if path.partition(".")[0] not in _STEP_READS:
-                raise UsageError(f"a phase cannot change {path}: only {', '.join(sorted(_STEP_READS))} may change")
+                raise UsageError(f"a phase cannot change {path}; choose among {', '.join(sorted(_STEP_READS))}")
 
 
 def check_finite(epoch: int, loss_sum: float) -> None:

@@ -4,13 +4,9 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
-from probmargin.data.augment import epoch_augmentation, epoch_order
 from probmargin.data.dataset import ImageSet
 from probmargin.engine import checkpoints
 from probmargin.engine.files import append_json_line
@@ -18,9 +14,10 @@ from probmargin.methods.method import Method
 from probmargin.methods.plain import at_epoch
 from probmargin.runs.run import Run
 from probmargin.training.assemble import Hardware, make_stepper
+from probmargin.training.batches import Batches
 from probmargin.training.board import Board
 from probmargin.training.examples import ROWS, Dynamics
-from probmargin.training.feed import Feed, with_pixels
+from probmargin.training.feed import Feed
 from probmargin.training.forecast import Pace
 from probmargin.training.guards import (
     TrainingStopped as TrainingStopped,
@@ -109,7 +106,8 @@ class Trainer:
             self.reporter.say(note)
         own_batch = math.ceil(method.batch_size / self.world.size)
         self.judge = Judge(self.stepper.network, self.world, own_batch)
-        self.num_batches = math.ceil(len(train) / method.batch_size)
+        self.batches = Batches(train, feed, method, settings.seed, self.world)
+        self.num_batches = self.batches.count
         self.learnt = above_chance(train.labels)
         self._saved_at = time.monotonic()
         self._glanced_at = 0.0
@@ -152,10 +150,10 @@ class Trainer:
         began, images = time.perf_counter(), 0
         now = at_epoch(self.method, epoch)
         to_training_mode(state.model)
-        for batch, positions, draws, pixels in self._batches(epoch):
+        for batch, chosen in self.batches.of_epoch(epoch, state.batch):
             lr = self.method.lr_at(epoch, batch, self.num_batches)
             with out_of_memory_named(self.method.batch_size):
-                self.stepper(now, epoch, lr, positions, draws, pixels)
+                self.stepper(now, epoch, lr, chosen)
             if self.feed is not None:
                 self.feed.step_done()
             images += min(self.method.batch_size, len(self.train) - batch * self.method.batch_size)
@@ -168,20 +166,6 @@ class Trainer:
         self.reporter.epoch(metrics, self.method.epochs)
         if self.world.any(asked.is_set()) and not self.is_finished:
             self._interrupt()
-
-    def _batches(self, epoch: int) -> Iterator[tuple[int, torch.Tensor, torch.Tensor, torch.Tensor | None]]:
-        """Number, and this process's positions, augmentation and images, of the batches that are left of an epoch."""
-        device, seed, size = self.train.labels.device, self.settings.seed, self.method.batch_size
-        order = epoch_order(len(self.train), seed=seed, epoch=epoch)
-        settings = self.method.augment
-        draws = epoch_augmentation(len(self.train), pad=settings.pad, flip=settings.flip, seed=seed, epoch=epoch)
-        draws, there = draws.to(device), order.to(device)
-        batches = range(self.state.batch, self.num_batches)
-        ranges = [range(len(order))[batch * size : (batch + 1) * size] for batch in batches]
-        shares = [slice(own.start, own.stop) for own in (whole[self.world.rows(len(whole))] for whole in ranges)]
-        images = with_pixels(self.feed, [order[share] for share in shares])
-        for batch, share, pixels in zip(batches, shares, images, strict=True):
-            yield batch, there[share], draws[there[share]], pixels
 
     def _show(self, epoch: int, lr: float, images_per_second: float) -> None:
         """Tell the user how it goes; the device is waited for once a second at most, and only for a bar."""

@@ -1,6 +1,7 @@
 """From positions in the data set to one training step, operation by operation."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -14,6 +15,21 @@ from probmargin.training.examples import note_examples
 from probmargin.training.network import Network
 from probmargin.training.state import TrainState
 from probmargin.training.step import Batch, StepResult, alone, summarise, train_step
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which examples a batch takes, and how: all on the device, a row each."""
+
+    positions: torch.Tensor
+    """int64, (B,), in the training set."""
+    draws: torch.Tensor
+    """int64, (B, 3): crop and flip, see `epoch_augmentation`."""
+    pixels: torch.Tensor | None = None
+    """uint8 images, where a feed brings them; else they are taken from the training set on the device."""
+
+    def __len__(self) -> int:
+        return len(self.positions)
 
 
 def _nobody(text: str) -> None:
@@ -32,18 +48,12 @@ class Stepper:
         self.say: Callable[[str], None] = _nobody
         self._noise_seed = seed << 32 | stream_key("training attack")
 
-    def batch(
-        self,
-        positions: torch.Tensor,
-        draws: torch.Tensor,
-        epoch: torch.Tensor | int,
-        pixels: torch.Tensor | None = None,
-    ) -> Batch:
-        """The images at these positions, augmented, with the noise of this epoch; `pixels` where a feed brings them."""
-        if pixels is None:
-            pixels = self.train.images[positions]
+    def batch(self, chosen: Chosen, epoch: torch.Tensor | int) -> Batch:
+        """The chosen images, augmented, with the noise of this epoch."""
+        positions = chosen.positions
+        pixels = self.train.images[positions] if chosen.pixels is None else chosen.pixels
         if self.settings.pad or self.settings.flip:
-            pixels = augment(pixels, draws, pad=self.settings.pad, padding=self.settings.padding)
+            pixels = augment(pixels, chosen.draws, pad=self.settings.pad, padding=self.settings.padding)
         noise = KeyedNoise(seed=self._noise_seed, ids=self.train.index[positions], round=epoch)
         x = pixels.float() / 255.0
         return Batch(x=x, labels=self.train.labels[positions], noise=noise, positions=positions)
@@ -60,15 +70,7 @@ class Stepper:
             self.state.average.update(self.state.model)
         return result
 
-    def __call__(
-        self,
-        now: Method,
-        epoch: int,
-        lr: float,
-        positions: torch.Tensor,
-        draws: torch.Tensor,
-        pixels: torch.Tensor | None = None,
-    ) -> None:
+    def __call__(self, now: Method, epoch: int, lr: float, chosen: Chosen) -> None:
         """Take one step at a learning rate; `now` is the recipe as it is in this epoch."""
         self.state.set_lr(lr)
-        self.step(now, self.batch(positions, draws, epoch, pixels))
+        self.step(now, self.batch(chosen, epoch))

@@ -20,10 +20,8 @@ from probmargin.engine.distributed import World, local_device, process_group
 from probmargin.engine.environment import commit, hardware, versions
 from probmargin.engine.files import check_folder
 from probmargin.methods.method import Method
-from probmargin.models.build import build_model, check_model, origin
-from probmargin.models.checks import check_trainable
+from probmargin.models.build import origin
 from probmargin.runs.run import Run
-from probmargin.runs.weights import mean_std_of, with_weights
 from probmargin.training.assemble import Hardware
 from probmargin.training.board import Board
 from probmargin.training.distributed import check_shares, with_sync_bn
@@ -33,6 +31,7 @@ from probmargin.training.folder import Beginning
 from probmargin.training.fork import parse_fork
 from probmargin.training.guards import check_phases
 from probmargin.training.loop import LoopSettings, Trainer, Watchers
+from probmargin.training.model import make_model
 from probmargin.training.progress import Reporter, percent
 from probmargin.training.state import TrainState
 from probmargin.training.validation import Monitors, Validation, parse_monitors, score
@@ -76,10 +75,12 @@ class TrainRequest:
     def __post_init__(self) -> None:
         needs_validation = self.validation_every is not None or self.early_stopping is not None
         if needs_validation and self.validation is None:
-            raise UsageError("--validation-every and --early-stopping need held-out images: --validation N")
+            raise UsageError("--validation-every and --early-stopping need held-out images: give --validation N")
         counts = (self.validation_every, self.early_stopping, self.monitor_every)
         if any(count is not None and count < 1 for count in counts):
-            raise UsageError("--validation-every, --early-stopping and --monitor-every must be 1 or more")
+            raise UsageError(
+                "a count of epochs or looks is below 1: give --validation-every, --early-stopping, --monitor-every 1 or more"
+            )
         coerce(self.compile, CompileMode, "--compile")
         coerce(self.placement, Placement, "--placement")
         if self.fork is not None and self.checkpoint is not None:
@@ -131,7 +132,14 @@ class _Training:
     def carry_out(self) -> tuple[Run, nn.Module]:
         """Open the folder, train, close the record."""
         self._introduce()
-        model, name, model_settings = make_model(self.request, self.data)
+        model, name, model_settings = make_model(
+            self.request.model,
+            self.data,
+            seed=self.request.seed,
+            normalize=self.request.normalize,
+            checkpoint=self.request.checkpoint,
+            new_head=self.request.new_head,
+        )
         identity = {
             "id": self.request.out.name,
             "recipe": self.method.plain(),
@@ -280,27 +288,6 @@ def _prepare(data: DataSet, request: TrainRequest) -> _Images:
         return _Images(images, None, wrong)
     rest, held_out = split_validation(images, request.validation, request.seed)
     return _Images(rest, held_out, wrong)
-
-
-def make_model(request: TrainRequest, data: DataSet) -> tuple[nn.Module, str, dict[str, Any] | None]:
-    """The network, its name, and what is needed to build it again (None for an object)."""
-    settings: dict[str, Any] | None = None
-    if isinstance(request.model, nn.Module):
-        model, name = request.model, type(request.model).__name__
-    else:
-        name = request.model
-        settings = {"num_classes": data.num_classes, "in_channels": data.channels}
-        if request.normalize:
-            settings["mean_std"] = data.mean_std()
-        model = build_model(name, **settings, seed=request.seed)
-    shape = (data.channels, *data.image_size)
-    if request.checkpoint is not None:
-        check_model(model, shape, data.num_classes, name)
-        model = with_weights(model, request.checkpoint, name, new_head=request.new_head)
-        if settings is not None and mean_std_of(model) is not None:
-            settings["mean_std"] = mean_std_of(model)
-    check_trainable(model, shape, data.num_classes, name)
-    return model, name, settings
 
 
 def _trained(state: TrainState) -> nn.Module:

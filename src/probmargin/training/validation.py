@@ -167,9 +167,9 @@ def parse_monitors(text: str, num_test: int) -> dict[str, int]:
         if not name or (colon and not number.isdigit()):
             raise UsageError(f"--monitor takes ATTACK:IMAGES, such as pgd-20:1000,cw:1000, not {item!r}")
         if name in counts:
-            raise UsageError(f"--monitor names {name} twice")
+            raise UsageError(f"--monitor names {name} twice: leave one out")
         build_attack(name, "Linf", 8 / 255)
         counts[name] = int(number) if colon else num_test
         if not 1 <= counts[name] <= num_test:
-            raise UsageError(f"--monitor {item.strip()}: there are {num_test} test images")
+            raise UsageError(f"--monitor {item.strip()}: there are {num_test} test images; ask for 1 to {num_test}")
     return counts

@@ -1,0 +1,34 @@
+"""The network a run begins with."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from probmargin.data.dataset import DataSet
+from probmargin.models.build import build_model, check_model
+from probmargin.models.checks import check_trainable
+from probmargin.runs.weights import mean_std_of, with_weights
+
+
+def make_model(
+    asked: str | nn.Module, data: DataSet, *, seed: int, normalize: bool, checkpoint: Path | None, new_head: bool
+) -> tuple[nn.Module, str, dict[str, Any] | None]:
+    """The network, its name, and what is needed to build it again (None for an object)."""
+    settings: dict[str, Any] | None = None
+    if isinstance(asked, nn.Module):
+        model, name = asked, type(asked).__name__
+    else:
+        name = asked
+        settings = {"num_classes": data.num_classes, "in_channels": data.channels}
+        if normalize:
+            settings["mean_std"] = data.mean_std()
+        model = build_model(name, **settings, seed=seed)
+    shape = (data.channels, *data.image_size)
+    if checkpoint is not None:
+        check_model(model, shape, data.num_classes, name)
+        model = with_weights(model, checkpoint, name, new_head=new_head)
+        if settings is not None and mean_std_of(model) is not None:
+            settings["mean_std"] = mean_std_of(model)
+    check_trainable(model, shape, data.num_classes, name)
+    return model, name, settings
