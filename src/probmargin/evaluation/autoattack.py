@@ -123,7 +123,9 @@ def _choose(
     if isinstance(attacks, Mapping):
         return dict(attacks)
     if attacks is not None and version != "standard":
-        raise UsageError(f"give either a list of attacks or version={version!r}, not both")
+        raise UsageError(
+            f"both attacks and version={version!r} are given: give either a list of attacks or a version, not both"
+        )
     names = VERSIONS[version] if attacks is None else attacks
     return {name: build_attack(name, norm, eps, version) for name in names}
 
@@ -146,7 +148,8 @@ def warnings_before(subject: Subject, stages: Sequence[Stage]) -> list[str]:
     ascents = [stage.attack for stage in stages if isinstance(stage.attack, APGD)]
 
     def look(rows: torch.Tensor) -> list[str]:
-        call, x, labels = subject.call, subject.x[rows], subject.labels[rows]
+        # The model itself is asked: a form made for searches calls other code, and may hide what is random.
+        call, x, labels = subject.judge, subject.x[rows], subject.labels[rows]
         found = softmax_warning(subject.logits[rows]) + inner_gradient_warning(call, x[:1])
         if not any(attack.eot > 1 for attack in ascents):
             found += randomness_warning(call, x)
