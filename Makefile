@@ -39,6 +39,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.training
 
 docs: setup
+	$(BIN)/python docs/tables.py
 	$(BIN)/python docs/build.py
 
 clean:

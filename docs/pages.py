@@ -27,6 +27,9 @@ GROUPS: dict[str, dict[str, str]] = {
         "method": "How the method works",
         "robustness": "How to read robustness",
         "results": "Reproduction results",
+        "tables": "The paper's tables",
+        "figures": "Figures",
+        "reliability": "LPS and PM compared",
     },
     "Use": {
         "training": "Training",
@@ -51,7 +54,9 @@ OUTSIDE = {
     "index": ROOT / "README.md",
     "contributing": ROOT / "CONTRIBUTING.md",
     "changelog": ROOT / "CHANGELOG.md",
-    "results": ROOT / "results" / "README.md",
+    "tables": ROOT / "results" / "README.md",
+    "figures": ROOT / "docs" / "figures" / "README.md",
+    "reliability": ROOT / "docs" / "figures" / "reliability.md",
 }
 """Pages whose source lies elsewhere than in docs/."""
 
@@ -73,7 +78,8 @@ class Page:
 
 def written_pages() -> list[Page]:
     """The pages that are files."""
-    files = OUTSIDE | {path.stem: path for path in sorted((ROOT / "docs").glob("*.md"))}
+    files = {name: path for name, path in OUTSIDE.items() if path.exists()}
+    files |= {path.stem: path for path in sorted((ROOT / "docs").glob("*.md"))}
     return [Page(name, path, path.read_text(encoding="utf-8")) for name, path in files.items()]
 
 
@@ -149,6 +155,7 @@ def renderer(follow: Callable[[str], str]) -> Callable[[str], str]:
 
     def render(text: str) -> str:
         body = markdown.render(re.sub(r"^<!--.*?-->\n", "", text, flags=re.MULTILINE | re.DOTALL))
+        body = re.sub(r"<td>(<code>[^<]{1,28}</code></td>)", r'<td class="short">\1', body)
         body = re.sub(r"<h(\d)>(.*?)</h\1>", lambda m: f'<h{m[1]} id="{slug(m[2])}">{m[2]}</h{m[1]}>', body)
         return re.sub(r'(<a href|<img src)="([^"]+)"', lambda m: f'{m[1]}="{follow(m[2])}"', body)
 

@@ -44,11 +44,12 @@ def _option_row(option: Any) -> str:
 def _command(name: str, command: Any) -> str:
     places = [param for param in command.params if param.param_type_name == "argument"]
     options = [param for param in command.params if param.param_type_name == "option"]
-    usage = " ".join(p.name.upper() if p.required else f"[{p.name.upper()}]" for p in places)
+    words = [p.name.upper() if p.required else f"[{p.name.upper()}]" for p in places]
+    usage = " ".join(["probmargin", name, *words, "[OPTIONS]"])
     parts = [
         f"## {name}\n",
         f"{(command.help or '').strip()}\n",
-        f"```text\nprobmargin {name} {usage} [OPTIONS]\n```\n",
+        f"```text\n{usage}\n```\n",
     ]
     if places:
         rows = [f"| `{place.name.upper()}` | {_cell(place.help or '')} |" for place in places]

@@ -31,6 +31,8 @@ SHOWN = {"text", "json", "math", "pycon"}
 READ_ONLY = {"cifar", "gpu", "cluster", "long", "setup", "sketch"}
 """Words for blocks that are checked and not run."""
 
+TYPERS_OWN = {"--version", "--help", "--install-completion", "--show-completion"}
+
 
 @dataclass(frozen=True)
 class Block:
@@ -101,7 +103,7 @@ def check_arguments(arguments: list[str]) -> None:
     group: Any = typer.main.get_command(app)
     if arguments[0].startswith("--"):
         # Completion belongs to typer, which adds its options only where it can tell the shell.
-        assert arguments[0] in ("--version", "--help", "--install-completion", "--show-completion")
+        assert arguments[0] in TYPERS_OWN
         return
     assert arguments[0] in group.commands, f"there is no command {arguments[0]!r}"
     given = group.commands[arguments[0]].make_context(arguments[0], list(arguments[1:])).params
@@ -119,6 +121,37 @@ def check_arguments(arguments: list[str]) -> None:
             make_plan(name.strip(), "Linf", 8 / 255)
     elif arguments[0] == "reproduce" and given["name"] not in STUDIES:
         find(given["name"])
+
+
+def inline_code(page: Path) -> list[str]:
+    """What a page shows as code inside its sentences and tables."""
+    parsed = MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8"))
+    return [piece.content for token in parsed for piece in token.children or [] if piece.type == "code_inline"]
+
+
+def known_options() -> set[str]:
+    """Every option of every command."""
+    group: Any = typer.main.get_command(app)
+    return {name for command in group.commands.values() for option in command.params for name in option.opts}
+
+
+def check_inline(text: str) -> None:
+    """Refuse a command, an option or a setting in a sentence that could not work."""
+    words = text.removeprefix("probmargin ").split()
+    group: Any = typer.main.get_command(app)
+    if text.startswith("probmargin ") or (words[0] in group.commands and " --" in text):
+        try:
+            check_arguments(words if words[0] != "COMMAND" else words[1:])
+        except Exception as error:
+            # In a sentence a command may leave out what it needs.
+            if type(error).__name__ != "MissingParameter":
+                raise
+        return
+    if text.startswith("--"):
+        assert words[0].split("=")[0] in known_options() | TYPERS_OWN, f"there is no option {words[0]}"
+    settings = re.findall(r"--set ([\w.]+=[\w./-]*[a-z\d])(?= |$)", text)
+    if settings:
+        resolve("mail-trades", settings=parse_assignments(settings))
 
 
 def run_command(words: list[str], set_argv: Callable[[list[str]], None]) -> None:

@@ -11,8 +11,10 @@ from page_blocks import (
     blocks,
     check_arguments,
     check_command,
+    check_inline,
     commands,
     forget_modules,
+    inline_code,
     run_block,
 )
 
@@ -20,6 +22,9 @@ from probmargin.core.errors import UsageError
 
 BY_NAME = {page.name: page for page in PAGES}
 RUN = [name for name, page in BY_NAME.items() if any(block.is_run for block in blocks(page))]
+
+NOT_OURS = ("--Lambda", "--set margin=entropy_adv")
+"""An option of GAIRAT's script; the component that CONTRIBUTING.md adds."""
 
 
 @pytest.mark.parametrize("name", BY_NAME)
@@ -34,6 +39,22 @@ def test_every_block_says_what_it_is_and_could_work(name: str) -> None:
                 check_command(words)
             except Exception as error:
                 pytest.fail(f"{block.place}: {' '.join(words)}: {error}")
+
+
+@pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"errors.md"}))
+def test_commands_options_and_settings_in_sentences_exist(name: str) -> None:
+    for text in inline_code(BY_NAME[name]):
+        if not text.startswith(NOT_OURS):
+            try:
+                check_inline(text)
+            except Exception as error:
+                pytest.fail(f"{name}: {text}: {error}")
+
+
+@pytest.mark.parametrize("text", ["probmargin trian", "--metod", "--set weight.slop=2", "probmargin audit --nope"])
+def test_a_wrong_word_in_a_sentence_would_be_noticed(text: str) -> None:
+    with pytest.raises((Exception, AssertionError)):
+        check_inline(text)
 
 
 @pytest.mark.parametrize("name", RUN)
