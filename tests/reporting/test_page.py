@@ -185,6 +185,10 @@ def test_commands_carry_what_the_run_was_made_with(tmp_path: Path) -> None:
     command = next(gap.command for gap in gaps(report(path)) if gap.section == "weights")
     wanted = f"--recipe '{path}/recipe.json' --data cifar10 --model small-cnn --seed 1 --data-dir DIR --validation 10"
     assert wanted in command
+    there = gaps(report(path, data_dir="/my data"))
+    assert f"probmargin audit '{path}' --data-dir '/my data'" in [gap.command for gap in there]
+    known = gaps(report(path, data_dir=""))
+    assert f"probmargin audit '{path}'" in [gap.command for gap in known]
     assert "--label-noise symmetric:0.2 --normalize --monitor pgd-20:100 --out" in command
     own = write_run(tmp_path / "own", parts="", model_settings=None)
     assert all("train" not in gap.command for gap in gaps(report(own))), "a model that was an object has no command"

@@ -53,7 +53,7 @@ class ReportRequest:
 def write_report(request: ReportRequest, say: Callable[[str], None]) -> Path:
     """Write the page, whole or not at all."""
     if not request.runs:
-        raise UsageError("name at least one run's folder")
+        raise UsageError("there is nothing to report: name at least one run's folder")
     if len(request.runs) > MOST_RUNS:
         raise UsageError(f"a page compares up to {MOST_RUNS} runs, not {len(request.runs)}; make several pages")
     if request.out.is_dir():
@@ -125,6 +125,7 @@ def _report(
         published=find_published(folder),
         dynamics=dynamics,
         pictures=pictures,
+        data_dir="DIR" if isinstance(data, str) else str(request.data_dir or ""),
     )
 
 

@@ -76,6 +76,8 @@ class RunReport:
     dynamics: Dynamics | None = None
     pictures: Mapping[int, Picture] = field(default_factory=dict)
     """Of training images, by their place in the data set."""
+    data_dir: str = "DIR"
+    """What commands on the page say after --data-dir, for data that lies in files; "" leaves it out."""
 
     def class_name(self, number: int) -> str:
         """A class's name; its number where the data set is not at hand."""

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from probmargin.reporting.folder import Folder
 from probmargin.reporting.page.data import RunReport
 
 _FROM_FILES = ("cifar10", "cifar100", "svhn")
@@ -26,34 +25,35 @@ def gaps(report: RunReport) -> list[Gap]:
     """Everything a run's page lacks."""
     folder = report.folder
     found = [Gap("about", f"{name} cannot be read and is left out.") for name in folder.damaged]
-    return [*found, *_training(folder), *_evaluation(folder), *_audit(folder), *_dynamics(report), *_pictures(report)]
+    return [*found, *_training(report), *_evaluation(report), *_audit(report), *_dynamics(report), *_pictures(report)]
 
 
-def _training(folder: Folder) -> Iterator[Gap]:
+def _training(report: RunReport) -> Iterator[Gap]:
+    folder = report.folder
     if folder.is_finished:
         return
     where = f"after epoch {folder.trained} of {folder.epochs}" if folder.trained else "before its first epoch ended"
     text = f"Training is not finished: it stands {where}. If nobody is training it, go on with:"
-    yield Gap("curves", text, train_command(folder, str(folder.path), "--resume"))
+    yield Gap("curves", text, train_command(report, str(folder.path), "--resume"))
 
 
-def _evaluation(folder: Folder) -> Iterator[Gap]:
-    evaluation = folder.evaluation
+def _evaluation(report: RunReport) -> Iterator[Gap]:
+    evaluation = report.folder.evaluation
     if evaluation is None:
-        yield Gap("results", "Nothing has been judged on test images yet.", _probmargin("evaluate", folder))
+        yield Gap("results", "Nothing has been judged on test images yet.", _probmargin("evaluate", report))
         return
     known = attacks(evaluation)
     if not any(name != "nat" for name in known):
-        command = evaluate_command(folder, evaluation, [*known, "pgd-20", "cw"])
+        command = evaluate_command(report, evaluation, [*known, "pgd-20", "cw"])
         yield Gap("results", "Only clean images have been judged; no attack was tried.", command)
     if "aa" not in known:
-        command = evaluate_command(folder, evaluation, [*known, "aa"])
+        command = evaluate_command(report, evaluation, [*known, "aa"])
         yield Gap("gap", "AutoAttack has not been run, so there is no gap between PGD and AutoAttack.", command)
 
 
-def _audit(folder: Folder) -> Iterator[Gap]:
-    if folder.audit is None:
-        yield Gap("audit", "No audit has asked whether the robustness is real.", _probmargin("audit", folder))
+def _audit(report: RunReport) -> Iterator[Gap]:
+    if report.folder.audit is None:
+        yield Gap("audit", "No audit has asked whether the robustness is real.", _probmargin("audit", report))
 
 
 def _dynamics(report: RunReport) -> Iterator[Gap]:
@@ -61,7 +61,7 @@ def _dynamics(report: RunReport) -> Iterator[Gap]:
         return
     out = f"{report.folder.path}-dynamics"
     text = "Margins and weights of single images were not kept. Train once more, into a new folder, with:"
-    yield Gap("weights", text, train_command(report.folder, out, "--dynamics"))
+    yield Gap("weights", text, train_command(report, out, "--dynamics"))
 
 
 def _pictures(report: RunReport) -> Iterator[Gap]:
@@ -86,16 +86,18 @@ def _command(*words: str) -> str:
     return shlex.join(["probmargin", *words])
 
 
-def _probmargin(name: str, folder: Folder) -> str:
-    return _command(name, str(folder.path), *_data_dir(folder))
+def _probmargin(name: str, report: RunReport) -> str:
+    return _command(name, str(report.folder.path), *_data_dir(report))
 
 
-def _data_dir(folder: Folder) -> list[str]:
-    return ["--data-dir", "DIR"] if folder.record.get("data") in _FROM_FILES else []
+def _data_dir(report: RunReport) -> list[str]:
+    is_needed = report.folder.record.get("data") in _FROM_FILES and report.data_dir
+    return ["--data-dir", report.data_dir] if is_needed else []
 
 
-def evaluate_command(folder: Folder, evaluation: dict[str, Any], names: list[str]) -> str:
+def evaluate_command(report: RunReport, evaluation: dict[str, Any], names: list[str]) -> str:
     """The command that repeats an evaluation with these attacks; what is stored is not computed again."""
+    folder = report.folder
     words = ["evaluate", str(folder.path), "--attacks", ",".join(names)]
     trained = folder.recipe.get("attack") or {}
     if evaluation.get("protocol") not in (None, "custom"):
@@ -106,18 +108,18 @@ def evaluate_command(folder: Folder, evaluation: dict[str, Any], names: list[str
         for name in ("norm", "eps"):
             value = evaluation.get(name)
             words += [f"--{name}", str(value)] if value is not None and value != trained.get(name) else []
-    return _command(*words, *_data_dir(folder))
+    return _command(*words, *_data_dir(report))
 
 
-def train_command(folder: Folder, out: str, *options: str) -> str:
+def train_command(report: RunReport, out: str, *options: str) -> str:
     """The command that trains this run's recipe; "" where data or model were objects no command can name."""
-    record = folder.record
+    folder, record = report.folder, report.folder.record
     data, model = str(record.get("data", "")), str(record.get("model", ""))
     is_named = data in _NAMED or data.startswith(("folder:", "npz:"))
     if record.get("model_settings") is None or not is_named:
         return ""
     words = ["train", "--recipe", str(folder.path / "recipe.json"), "--data", data, "--model", model]
-    words += ["--seed", str(record.get("seed", 1)), *_data_dir(folder)]
+    words += ["--seed", str(record.get("seed", 1)), *_data_dir(report)]
     words += ["--validation", str(record["validation"])] if record.get("validation") else []
     words += ["--label-noise", str(record["label_noise"])] if record.get("label_noise") else []
     words += ["--normalize"] if (record.get("model_settings") or {}).get("mean_std") else []
