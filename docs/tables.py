@@ -38,11 +38,12 @@ def markdown_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str
 def speed() -> str:
     """Images a second of the plain loop and of the fast path."""
     rows = []
-    for name in ("bench-training-128", "bench-training-512"):
+    for name in ("bench-training-128", "bench-training-512", "bench-training-digits"):
         found = record(name)
+        place = "on a CPU core" if found.get("images") == "digits" else f"batch {found['batch_size']}"
         for row in found["rows"]:
             plain, fast = row["plain_images_per_second"], row["fast_images_per_second"]
-            label = f"{row['method'].upper()}, batch {found['batch_size']}"
+            label = f"{row['method'].upper()}, {place}"
             rows.append((label, f"{plain:,.0f} img/s", f"{fast:,.0f} img/s", f"{fast / plain:.1f}"))
     return markdown_table(("", "plain loop", "fast path", "ratio"), rows)
 
@@ -159,6 +160,23 @@ def rate_lines() -> str:
     )
 
 
+def reproduction() -> str:
+    """How much of each of the paper's tables has been run."""
+    from probmargin.experiments.catalogue import find
+    from probmargin.experiments.grid import make_grid
+    from probmargin.experiments.records import read_records
+    from probmargin.reporting.tables import build_table
+
+    records = read_records([ROOT / "results"])
+    rows = []
+    for experiment in find(None):
+        table = build_table(make_grid(experiment, "full").table(), records, {})
+        done = [line for line in table.lines if line.trials]
+        trials = f"{min(line.trials for line in done)} or more" if done else "none"
+        rows.append((f"`{experiment.name}`", experiment.title, len(table.lines), len(done), trials))
+    return markdown_table(("table", "what it compares", "rows", "with a record", "seeds"), rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "speed": speed,
     "published": published,
@@ -166,6 +184,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "commands": command_list,
     "rates": rate_lines,
     "large-runs": large_runs,
+    "reproduction": reproduction,
 }
 
 
