@@ -131,7 +131,7 @@ def _members(thing: type) -> str:
     if is_dataclass(thing):
         for entry in fields(thing):
             default = "" if entry.default is MISSING else f" = {entry.default!r}"
-            kind = getattr(entry.type, "__name__", entry.type)
+            kind = re.sub(r"(?:\w+\.)+(\w+)", r"\1", inspect.formatannotation(entry.type))
             rows.append(f"| `{entry.name}` | `{_cell(kind)}{_cell(default)}` |")
     for name, member in inspect.getmembers(thing):
         if not name.startswith("_") and (isinstance(member, property) or inspect.isfunction(member)):
@@ -146,13 +146,15 @@ def python_api() -> str:
     parts = ["# Python API\n", "`import probmargin as pm`; every name is `pm.NAME`. The examples run as tests.\n"]
     functions = [name for name in api.__all__ if not inspect.isclass(getattr(api, name))]
     classes = [name for name in api.__all__ if inspect.isclass(getattr(api, name))]
-    parts.append(" · ".join(f"[`{name}`](#{name.lower()})" for name in functions + classes) + "\n")
+    links = [f"[`{name}`](#{name.lower()})" for name in functions]
+    links += [f"[`{name}`](#class-{name.lower()})" for name in classes]
+    parts.append(" · ".join(links) + "\n")
     for name in functions:
         thing = getattr(api, name)
         parts.append(f"## {name}\n\n```python\n{_signature(thing)}\n```\n\n{_doc(thing)}")
     for name in classes:
         thing = getattr(api, name)
-        parts.append(f"## {name}\n\n{_doc(thing)}\n{_members(thing)}")
+        parts.append(f"## class {name}\n\n{_doc(thing)}\n{_members(thing)}")
     return "\n".join(parts)
 
 
