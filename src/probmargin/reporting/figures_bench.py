@@ -119,8 +119,8 @@ def label_noise(data: Mapping[str, Any]) -> "Figure":
     _bars(left, rows, {"weight_on_wrong": (None, wrong)})
     left.axhline(100 * data["share_of_wrong"], color="black", linewidth=0.8, linestyle="--")
     left.annotate(
-        "their share of\nthe examples", (0.45, 100 * data["share_of_wrong"]), (-0.4, 100 * data["share_of_wrong"] + 22),
-        fontsize=6.5, arrowprops={"arrowstyle": "->", "linewidth": 0.6},
+        "share of\nexamples", (0.44, 100 * data["share_of_wrong"]), (0.0, 100 * data["share_of_wrong"] + 18),
+        fontsize=6, ha="center", arrowprops={"arrowstyle": "->", "linewidth": 0.6},
     )  # fmt: skip
     left.set_ylabel("%")
     panel(left, "a", "weight on wrong labels")
