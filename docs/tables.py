@@ -177,6 +177,42 @@ def reproduction() -> str:
     return markdown_table(("table", "what it compares", "rows", "with a record", "seeds"), rows)
 
 
+def smoke() -> str:
+    """Table 2 on digits, from its records."""
+    from probmargin.experiments.catalogue import find
+    from probmargin.experiments.grid import make_grid
+    from probmargin.experiments.records import read_records
+    from probmargin.reporting.tables import build_table
+
+    (experiment,) = find("table2")
+    table = build_table(make_grid(experiment, "smoke").table(), read_records([ROOT / "results" / "smoke"]), {})
+    rows = []
+    for line in table.lines:
+        cells = ["-" if cell.mean is None else f"{cell.mean:.1f}" for cell in line.cells]
+        rows.append((f"`{line.row.id}`", *cells))
+    return markdown_table(("method", *(cell.column.label for cell in table.lines[0].cells)), rows)
+
+
+def label_noise() -> str:
+    """What wrong labels get and cost."""
+    found = record("figures/label-noise")["data"]
+
+    def shown(entry: dict[str, float]) -> str:
+        return f"{100 * entry['mean']:.1f} ± {100 * entry['std']:.1f}"
+
+    keys = ("weight_on_wrong", "pgd-20_cost", "cw_cost", "suspects_precision", "suspects_recall")
+    rows = [(f"`{row['method']}`", *(shown(row[key]) for key in keys)) for row in found["rows"]]
+    head = (
+        "method",
+        "weight on wrong labels",
+        "cost, PGD-20",
+        "cost, CW",
+        "suspects that are wrong",
+        "wrong ones found",
+    )
+    return markdown_table(head, rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "speed": speed,
     "published": published,
@@ -185,6 +221,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "rates": rate_lines,
     "large-runs": large_runs,
     "reproduction": reproduction,
+    "smoke": smoke,
+    "label-noise": label_noise,
 }
 
 
