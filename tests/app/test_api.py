@@ -88,7 +88,7 @@ def test_training_from_arrays_and_a_module(tmp_path: Path) -> None:
     assert not run.model.training
     with pytest.raises(pm.UsageError, match="given as an object"):
         pm.open_run(tmp_path / "run").model  # noqa: B018
-    with pytest.raises(pm.UsageError, match="data is a name"):
+    with pytest.raises(pm.UsageError, match="pass a name"):
         pm.train("at", data=np.zeros(3), out=tmp_path / "other")  # type: ignore[arg-type]
 
 

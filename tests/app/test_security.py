@@ -47,7 +47,7 @@ def test_the_bait_works(proof: Path) -> None:
 
 def test_npz_files_with_objects_are_refused(tmp_path: Path, proof: Path) -> None:
     baited = np.array([Evil(proof)] * 4, dtype=object)
-    fine = {"x_train": np.zeros((4, 8, 8)), "x_test": np.zeros((4, 8, 8)), "y_test": np.arange(4)}
+    fine: dict[str, Any] = {"x_train": np.zeros((4, 8, 8)), "x_test": np.zeros((4, 8, 8)), "y_test": np.arange(4)}
     np.savez(tmp_path / "d.npz", y_train=baited, **fine)
     with pytest.raises(UsageError, match="pickled objects, which are refused"):
         load_npz(tmp_path / "d.npz")

@@ -173,8 +173,8 @@ def test_loaders_and_dictionaries_from_python(tmp_path: Path) -> None:
     refused(r"example 0 is a dict with the keys 'image', 'label': give \(image, label\) pairs", data=(Dicts(), Dicts()))
     loader: DataLoader[Any] = DataLoader(Dicts(), batch_size=2)
     refused(r"train_loader\.dataset", data=(loader, loader))
-    refused("data is a name", data=loader)
-    refused("data is a name", data=({"image": x}, {"image": x}))
+    refused("pass a name", data=loader)
+    refused("pass a name", data=({"image": x}, {"image": x}))
     with pytest.raises(pm.UsageError, match="take them out of the batch"):
         pm.mail_loss(tiny_net(classes=2), {"image": x}, labels)  # type: ignore[arg-type]
     with pytest.raises(pm.UsageError, match="convert them before the call"):

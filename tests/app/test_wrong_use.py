@@ -182,7 +182,7 @@ def test_runs_that_are_damaged(program: Program, trained: Path, command: str) ->
     shutil.copytree(trained, "run")
     for state in Path("run/checkpoints").glob("*.safetensors"):
         state.write_bytes(b"broken")
-    program.refuses("holds no checkpoint", command, "run")
+    program.refuses("holds no whole checkpoint", command, "run")
     Path("run/record.json").write_text("{", encoding="utf-8")
     program.refuses("is damaged", command, "run")
 

@@ -58,9 +58,13 @@ class LMPGD(Attack):
     def __post_init__(self) -> None:
         check_eps(self.norm, self.eps)
         if self.num_steps < 1 or self.num_grid < 2:
-            raise UsageError("attack.num_steps must be 1 or more and attack.num_grid 2 or more")
+            raise UsageError(
+                f"attack.num_steps must be 1 or more and num_grid 2 or more, not {self.num_steps} and {self.num_grid}"
+            )
         if not 0 <= self.step_min <= self.step_max or self.step_max == 0:
-            raise UsageError("attack.step_min and attack.step_max must satisfy 0 <= step_min <= step_max, step_max > 0")
+            raise UsageError(
+                f"attack.step_min and step_max must be 0 <= min <= max > 0, not {self.step_min} and {self.step_max}"
+            )
 
     def run(self, model: Classifier, x: Images, labels: Labels, *, noise: Noise, trace: TraceLevel) -> AttackResult:
         """Attack a model that is already frozen."""

@@ -189,7 +189,9 @@ class EarlyStopPGD(_Settings, Attack):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.tau < 0 or self.step_noise < 0:
-            raise UsageError("attack.tau and attack.step_noise must be 0 or more")
+            raise UsageError(
+                f"attack.tau and attack.step_noise must be 0 or more, not {self.tau} and {self.step_noise}"
+            )
 
     def run(self, model: Classifier, x: Images, labels: Labels, *, noise: Noise, trace: TraceLevel) -> AttackResult:
         """Attack a model that is already frozen."""

@@ -86,7 +86,9 @@ class Square(Attack):
     def __post_init__(self) -> None:
         check_eps(self.norm, self.eps)
         if self.num_queries < 1 or self.lookahead < 1:
-            raise UsageError("attack.num_queries and attack.lookahead must be 1 or more")
+            raise UsageError(
+                f"attack.num_queries and lookahead must be 1 or more, not {self.num_queries} and {self.lookahead}"
+            )
         if not 0 < self.p_init <= 1:
             raise UsageError(f"attack.p_init must be in (0, 1], not {self.p_init:g}")
 

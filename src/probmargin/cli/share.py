@@ -45,7 +45,7 @@ def import_(
     weights: Annotated[Path, typer.Argument(help=".pt, .pth or .safetensors; read without running code")],
     layout: Annotated[str, typer.Option("--layout", help="trades, awp, gairat or robustbench")],
     model: Annotated[str, typer.Option("--model", help="resnet18, preact-resnet18 or wrn-D-W")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="W.safetensors, for --checkpoint of other commands")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="W.safetensors, which other commands take as a checkpoint")],
     mean: Annotated[
         str | None, typer.Option("--mean", help="what images are normalised by, one number a channel")
     ] = None,

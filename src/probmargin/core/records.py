@@ -153,7 +153,7 @@ def build(cls: type, plain: Plain, path: str) -> Any:
         settings[key] = coerce(value, known[key], f"{path}.{key}" if path else key)
     missing = [f.name for f in dataclasses.fields(cls) if f.name not in settings and _is_required(f)]
     if missing:
-        raise UsageError(f"{path or cls.__name__} lacks {', '.join(missing)}")
+        raise UsageError(f"{path or cls.__name__} lacks {', '.join(missing)}: add them")
     return cls(**settings)
 
 

@@ -59,7 +59,9 @@ class Registry(Generic[T]):
         if isinstance(plain, str):
             plain = {"name": plain}
         if not isinstance(plain, Mapping) or "name" not in plain:
-            raise UsageError(f"{path or self.family} takes an object with a name (known: {', '.join(self.names())})")
+            raise UsageError(
+                f"{path or self.family} takes an object with a name: give one of {', '.join(self.names())}"
+            )
         fields = {key: value for key, value in plain.items() if key != "name"}
         component: T = build(self.get(plain["name"]), fields, path or self.family)
         return component

@@ -17,7 +17,7 @@ class AWP:
 
     def __post_init__(self) -> None:
         if not self.gamma > 0:
-            raise UsageError(f"awp.gamma must be above 0, not {self.gamma}; to switch AWP off use --set awp=none")
+            raise UsageError(f"awp.gamma must be above 0, not {self.gamma}; use --set awp=none to switch AWP off")
 
 
 @dataclass(frozen=True, kw_only=True)

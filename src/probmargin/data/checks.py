@@ -61,10 +61,7 @@ def check_pixels(pixels: torch.Tensor) -> None:
     if pixels.dtype == torch.uint8:
         return
     if not pixels.is_floating_point():
-        raise UsageError(
-            f"images have dtype {_name(pixels.dtype)}: pass uint8 (0..255) or floats in [0, 1]; "
-            "convert 0..255 integers to uint8"
-        )
+        raise UsageError(f"images have dtype {_name(pixels.dtype)}: pass uint8 (0..255) or floats in [0, 1]")
     low, high = (float(value) for value in torch.aminmax(pixels))
     if not (np.isfinite(low) and np.isfinite(high)):
         first = int((~torch.isfinite(pixels)).flatten(1).any(1).nonzero()[0])

@@ -46,7 +46,9 @@ class FileImageSet(ImageSet):
         """Read one image; a file that changed its size since it was listed is refused."""
         pixels = self.decode(self.files[place])
         if pixels.shape != self.images.shape[1:]:
-            raise UsageError(f"{self.files[place]} gives {tuple(pixels.shape)}, others {tuple(self.images.shape[1:])}")
+            raise UsageError(
+                f"{self.files[place]} gives {tuple(pixels.shape)}, others {tuple(self.images.shape[1:])}: save it again"
+            )
         return pixels
 
     def floats(self, positions: torch.Tensor | None = None) -> torch.Tensor:

@@ -24,12 +24,12 @@ def as_data_set(data: Given, data_dir: Path | str | None = None, *, download: bo
     if isinstance(data, str):
         return load(data, Path(data_dir) if data_dir else None, download=download)
     if not isinstance(data, tuple | list) or len(data) != 2:
-        raise UsageError(f"data is {_KINDS}; not {type(data).__name__}")
+        raise UsageError(f"data is given as {type(data).__name__}: pass {_KINDS}")
     if any(isinstance(part, DataLoader) for part in data):
         raise UsageError("data is given as loaders: pass what they load, (train_loader.dataset, test_loader.dataset)")
     train, test = cast(tuple[Any, Any], data)
     if isinstance(train, Dataset) and isinstance(test, Dataset):
         return from_torch_datasets("datasets", train, test)
     if not all(isinstance(part, tuple | list) and len(part) == 2 for part in data):
-        raise UsageError(f"data is {_KINDS}; not a pair of {type(train).__name__}")
+        raise UsageError(f"data is given as a pair of {type(train).__name__}: pass {_KINDS}")
     return from_arrays("arrays", (train[0], train[1]), (test[0], test[1]))

@@ -19,7 +19,7 @@ def label_noise(train: ImageSet, spec: str, num_classes: int, seed: int) -> tupl
     """
     rate = _rate(spec)
     if num_classes < 2:
-        raise UsageError(f"label noise needs at least two classes; there is {num_classes}")
+        raise UsageError(f"label noise needs at least two classes, not {num_classes}")
     generator = stream("label-noise", seed)
     total = len(train)
     chosen = torch.randperm(total, generator=generator)[: round(rate * total)]
@@ -40,5 +40,5 @@ def _rate(spec: str) -> float:
     except ValueError:
         raise UsageError(f"label noise {spec!r} has no rate: write for example symmetric:0.2") from None
     if not 0 <= rate <= 1:
-        raise UsageError(f"label noise {spec!r}: the rate must be from 0 to 1, for example symmetric:0.2")
+        raise UsageError(f"label noise {spec!r} has a rate that is not from 0 to 1: write for example symmetric:0.2")
     return rate

@@ -78,12 +78,14 @@ def load(path: Path) -> Checkpoint:
     try:
         facts = json.loads(facts_path.read_text(encoding="utf-8"))
         if _checksum(tensors_path) != facts.pop("sha256", None):
-            raise UsageError(f"checkpoint {tensors_path} is damaged: its checksum differs")
+            raise UsageError(f"checkpoint {tensors_path} is damaged: its checksum differs; choose another state")
         return Checkpoint(load_file(tensors_path), facts)
     except FileNotFoundError as error:
-        raise UsageError(f"checkpoint {path} is not complete: {error.filename} is missing") from None
+        raise UsageError(
+            f"checkpoint {path} is not complete: {error.filename} is missing; choose another state"
+        ) from None
     except (json.JSONDecodeError, SafetensorError) as error:
-        raise UsageError(f"checkpoint {path} is damaged: {error}") from None
+        raise UsageError(f"checkpoint {path} is damaged: {error}; choose another state") from None
 
 
 def remove(path: Path) -> None:
@@ -109,8 +111,8 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(
-            f"{path} cannot be read as weights ({reason}): give safetensors, or torch.save(model.state_dict(), ...); "
-            "pickled code is refused"
+            f"{path} cannot be read as weights ({reason}; pickled code is refused): give safetensors, or "
+            "torch.save(model.state_dict(), ...)"
         ) from None
     while isinstance(content, dict) and any(isinstance(content.get(key), dict) for key in _WRAPPERS):
         content = next(content[key] for key in _WRAPPERS if isinstance(content.get(key), dict))

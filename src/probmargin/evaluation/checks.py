@@ -20,11 +20,13 @@ _INNER_GRADIENTS = ("grad", "backward", "_make_grads")
 def check_images(x: Images, labels: Labels) -> None:
     """Refuse what cannot be meant."""
     if x.ndim != 4 or not x.is_floating_point() or len(x) != len(labels) or len(x) == 0:
-        raise UsageError("an evaluation takes floating point images (B, C, H, W) and as many labels, at least one")
+        raise UsageError(
+            "images and labels do not go together: pass float images (B, C, H, W) and as many labels, at least one"
+        )
     if x.dtype in (torch.float16, torch.bfloat16):
         raise UsageError("half precision images leave the threat model: pass x.float()")
     if not bool(((x >= 0) & (x <= 1)).all()):
-        raise UsageError("images must be in [0, 1]; normalisation belongs inside the model")
+        raise UsageError("images must be in [0, 1]; put the normalisation inside the model")
 
 
 def check_logits(logits: Logits, labels: Labels) -> None:
@@ -35,7 +37,7 @@ def check_logits(logits: Logits, labels: Labels) -> None:
         count = int(logits.isnan().any(dim=1).sum())
         raise UsageError(f"the model returns NaN for {count} of {len(logits)} clean images; check its weights")
     if int(labels.min()) < 0 or int(labels.max()) >= logits.shape[1]:
-        raise UsageError(f"labels must be in 0..{logits.shape[1] - 1}: the model has {logits.shape[1]} classes")
+        raise UsageError(f"the model has {logits.shape[1]} classes; give labels in 0..{logits.shape[1] - 1}")
 
 
 def softmax_warning(logits: Logits) -> list[str]:

@@ -157,7 +157,7 @@ def judge(
     settings, keep = settings or EvaluationSettings(), keep or Keep()
     plans = _plans(attacks, settings)
     if len(x) == 0:
-        raise UsageError("there is nothing to evaluate: the data has no images")
+        raise UsageError("the data has no images to evaluate: pass at least one")
     say = log or _silent
     threat = Threat(settings.norm, settings.eps, settings.seed, keep.ids)
     begun = time.perf_counter()

@@ -72,7 +72,9 @@ def rescore(path: Path, model: nn.Module, x: Images) -> dict[str, Any]:
         norm: Norm = "L2" if str(content["norm"]) == "L2" else "Linf"
         eps = float(content["eps"])
     except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise UsageError(f"{path} does not hold adversarial images: {error}") from None
+        raise UsageError(
+            f"{path} does not hold adversarial images ({error}): write it again with --save-adversarial"
+        ) from None
     return {name: _judged(model, x.cpu(), part, labels, norm, eps) for name, part in images.items()}
 
 

@@ -143,7 +143,7 @@ def build_attack(name: str, norm: Norm, eps: float, step_size: float | None = No
             clamp_start=True,
         )
     if name in ENSEMBLES:
-        raise UsageError(f"{name} is an ensemble; here one attack is meant, such as pgd-20 or apgd-ce")
+        raise UsageError(f"{name} is an ensemble; give one attack here, such as pgd-20 or apgd-ce")
     if name in ATTACK_NAMES:
         return build_search(name, norm, eps)
     raise unknown_name("attack", name, DESCRIPTIONS)

@@ -158,9 +158,9 @@ def _shard(request: EvaluationRequest, world: World) -> Shard:
     if world.size == 1:
         return parse_shard(request.shard)
     if request.shard is not None or request.save_adversarial is not None:
-        raise UsageError("under torchrun leave out --shard and --save-adversarial: the processes are the shards")
+        raise UsageError("under torchrun the processes are the shards: leave out --shard and --save-adversarial")
     if request.run is None and request.out is None:
-        raise UsageError("under torchrun give a run's folder, or --out FILE, where the processes' shards can lie")
+        raise UsageError("shards of the processes need a place under torchrun: give a run's folder, or --out FILE")
     return Shard(world.rank, world.size)
 
 
@@ -168,7 +168,7 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
     """The run, if it is one, the model and the data; says which file of the user's a model comes from."""
     if request.run is not None:
         if request.model or request.checkpoint:
-            raise UsageError("give a run's folder, or --model with --checkpoint, not both")
+            raise UsageError("a run has its own model: give a run's folder, or --model with --checkpoint, not both")
         run = open_run(request.run)
         _say_origin(run.record["model"] if run.record.get("model_settings") else "", log)
         model, notes = run.load_model()
@@ -178,7 +178,7 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
         check_model(model, (found.channels, *found.image_size), found.num_classes, str(request.run))
         return run, model, found
     if request.model is None or request.data is None:
-        raise UsageError("give a run's folder, or --model, --checkpoint and --data")
+        raise UsageError("nothing is named to judge: give a run's folder, or --model, --checkpoint and --data")
     data = load(request.data, request.data_dir)
     _say_origin(request.model, log)
     model = build_model(request.model, num_classes=data.num_classes, in_channels=data.channels)

@@ -29,7 +29,7 @@ def _cluster(address: str | None) -> Iterator[Any]:
             _knock(address or "")
             ray.init(log_to_driver=False, **settings)
         except OSError:
-            raise UsageError(f"no Ray cluster answers at {address}; start one: ray start --head") from None
+            raise UsageError(f"no Ray cluster answers at {address}; start one with ray start --head") from None
     try:
         yield ray
     finally:

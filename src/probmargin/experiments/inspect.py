@@ -33,7 +33,7 @@ class InspectRequest:
 
     def __post_init__(self) -> None:
         if self.top < 1 or (self.measure_lps is not None and self.measure_lps < 2):
-            raise UsageError("--top must be 1 or more and --measure-lps 2 or more")
+            raise UsageError("a count is too small: give --top 1 or more and --measure-lps 2 or more")
 
 
 def inspect_run(request: InspectRequest) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _places(source: Array, wanted: Array) -> Array:
     order = np.argsort(source, kind="stable")
     found = order[np.clip(np.searchsorted(source[order], wanted), 0, len(source) - 1)]
     if not np.array_equal(source[found], wanted):
-        raise UsageError("the run's examples are not those of its data set: is it the same data?")
+        raise UsageError("the run's examples are not those of its data set: give the same data")
     return np.asarray(found)
 
 

@@ -54,7 +54,7 @@ class ReproduceRequest:
         if self.executor not in ("local", "ray"):
             raise unknown_name("executor", self.executor, ["local", "ray"])
         if self.executor == "local" and (self.address is not None or self.gpus_per_run is not None):
-            raise UsageError("--address and --gpus-per-run are for --executor ray")
+            raise UsageError("--address and --gpus-per-run are for Ray: give --executor ray, or leave them out")
         if self.gpus_per_run is not None and self.gpus_per_run < 0:
             raise UsageError(f"--gpus-per-run must be 0 or more, not {self.gpus_per_run}")
 
@@ -105,7 +105,7 @@ def _known_records(request: ReproduceRequest) -> list[dict[str, object]]:
 def make_plan(request: ReproduceRequest) -> list[Planned]:
     """Every run that the request needs, and what there is of it."""
     if request.name is None:
-        raise UsageError("name an experiment, such as table2; without a name there is only --render")
+        raise UsageError("without a name there is only --render: name an experiment, such as table2")
     place = Place(out=request.out.resolve(), data_dir=request.data_dir, device=request.device)
     return plan_runs(request.grids(), place, _known_records(request))
 

@@ -97,4 +97,4 @@ def _compare(wanted: torch.Tensor, found: torch.Tensor, tolerance: float, where:
 
 
 def _mismatch(what: str) -> str:
-    return f"the written file is not the model: {what}; it was removed, try another --format"
+    return f"the written file is not the model: {what}; try another --format, the file was removed"

@@ -68,9 +68,7 @@ def renamer(model: str) -> Callable[[str], str]:
     if wide := re.fullmatch(r"wrn-(\d+)-(\d+)", model):
         count = blocks_per_stage(int(wide[1]))
         return lambda name: _wide(name, count)
-    raise UsageError(
-        f"there is no layout for {model}: weights can be imported into resnet18, preact-resnet18 or wrn-D-W"
-    )
+    raise UsageError(f"there is no layout for {model}: import weights into resnet18, preact-resnet18 or wrn-D-W")
 
 
 def _stage(name: str, pattern: str, count: int) -> str:

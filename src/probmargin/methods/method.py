@@ -81,27 +81,32 @@ class Method:
         if self.epochs < 1 or self.batch_size < 1:
             raise UsageError(f"epochs and batch_size must be 1 or more, not {self.epochs} and {self.batch_size}")
         if not self.lr > 0 or self.weight_decay < 0 or not 0 <= self.momentum < 1:
-            raise UsageError("lr must be above 0, weight_decay 0 or more, momentum in [0, 1)")
+            raise UsageError(
+                "lr must be above 0, weight_decay 0 or more and momentum in [0, 1), "
+                f"not {self.lr}, {self.weight_decay} and {self.momentum}"
+            )
         if list(self.lr_milestones) != sorted(set(self.lr_milestones)):
-            raise UsageError(f"lr_milestones must rise: {list(self.lr_milestones)}")
+            raise UsageError(f"lr_milestones must rise, not {list(self.lr_milestones)}")
         if isinstance(self.lr_decay, tuple) and len(self.lr_decay) != len(self.lr_milestones):
             raise UsageError(
-                f"lr_decay needs one factor for each of the {len(self.lr_milestones)} milestones, or one in all"
+                f"lr_decay needs a factor for each of {len(self.lr_milestones)} milestones: give so many, or one in all"
             )
         if self.nesterov and self.momentum == 0:
-            raise UsageError("nesterov needs a momentum above 0")
+            raise UsageError("nesterov needs a momentum above 0: --set momentum=0.9")
 
     def _check_parts(self) -> None:
         needs = self.needs
         if self.attack is None and (needs - {"logits_nat"}):
             raise UsageError(f"{self.method} needs an attack: --set attack=pgd")
         if (self.second_attack is None) != ("logits_second" not in needs):
-            raise UsageError("second_attack goes with objective.weighted_part=rst_mixture, and only with it")
+            raise UsageError(
+                "second_attack goes with objective.weighted_part=rst_mixture, and only with it: give both or neither"
+            )
         wanted = {"nat": "logits_nat", "adv": "logits_adv", "second": "logits_second"}
         missing = [name for name, need in wanted.items() if need in self.objective.needs and name not in self.passes]
         if missing:
             raise UsageError(
-                f"passes must contain {', '.join(missing)} for the objective {self.objective.registered_name}"
+                f"the objective {self.objective.registered_name} needs more: passes must contain {', '.join(missing)}"
             )
 
     @property

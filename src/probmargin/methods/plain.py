@@ -45,7 +45,7 @@ def from_plain(plain: Mapping[str, Any]) -> Method:
         settings[key] = _field(key, value, hints[key])
     missing = [name for name in ("method", "preset", "attack", "objective") if name not in settings]
     if missing:
-        raise UsageError(f"the recipe lacks {', '.join(missing)}")
+        raise UsageError(f"the recipe lacks {', '.join(missing)}: add them")
     if settings.get("burn_in_epochs") == "first_lr_drop":
         settings["burn_in_epochs"] = settings.get("lr_milestones", Method.lr_milestones)[0]
     return Method(**settings)
@@ -81,7 +81,7 @@ def _change(plain: dict[str, Any], path: str, value: Any) -> None:
     elif not dot:
         plain[head] = value
     elif "." in rest or head not in COMPONENTS | _SETTINGS.keys() | {"augment"}:
-        raise UsageError(f"there is no setting {path!r}; the recipe's own names are printed by --dry-run")
+        raise UsageError(f"there is no setting {path!r}; look the names up with --dry-run")
     else:
         plain[head] = _nested(head, plain[head], path, rest) | {rest: value}
 

@@ -40,7 +40,7 @@ def named(method: str, preset: str = "paper") -> Method:
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     if preset not in METHODS[method]:
-        raise UsageError(f"{method} has no preset {preset!r}; it has {', '.join(METHODS[method])}")
+        raise UsageError(f"{method} has no preset {preset!r}, it has {', '.join(METHODS[method])}; choose one of them")
     return METHODS[method][preset]()
 
 
@@ -150,9 +150,9 @@ def read_recipe(path: Path) -> Method:
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"there is no recipe file {path}") from None
+        raise UsageError(f"there is no recipe file {path}; give the recipe.json of a run") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not a recipe in JSON: {error}") from None
+        raise UsageError(f"{path} is not a recipe in JSON ({error}); give the recipe.json of a run") from None
     if not isinstance(plain, dict):
-        raise UsageError(f"{path} is not a recipe: it must hold one JSON object")
+        raise UsageError(f"{path} is not a recipe, which must hold one JSON object; give the recipe.json of a run")
     return from_plain(plain)

@@ -78,7 +78,7 @@ def _outputs(
             f"classes, so it must be (2, {num_classes}): give its last layer {num_classes} outputs"
         )
     if first.dtype in (torch.float16, torch.bfloat16):
-        raise UsageError(f"model {name} computes in {first.dtype}; call .float() on it, precision is chosen here")
+        raise UsageError(f"model {name} computes in {first.dtype}; call .float() on it, since precision is chosen here")
     if not bool(first.isfinite().all()):
         bad = next((key for key, value in model.state_dict().items() if not bool(value.isfinite().all())), None)
         where = f"{bad} holds NaN or infinite values" if bad else "its weights are finite, its forward pass is not"

@@ -88,7 +88,9 @@ def failed_at(error: BaseException) -> str:
 def _check_name(name: str, module_name: str, attribute: str) -> None:
     if module_name.endswith(".py") or "/" in module_name or "\\" in module_name:
         dotted = module_name.removesuffix(".py").strip("./\\").replace("/", ".").replace("\\", ".")
-        raise UsageError(f"model {name}: write it as a module, --model {dotted}:{attribute or 'build'}, not as a file")
+        raise UsageError(
+            f"model {name} is a file; write it as a module, --model {dotted}:{attribute or 'build'}, not as a file"
+        )
     if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
         raise UsageError(f"model {name!r} is not package.module:factory; write for example --model mynet:build")
 

@@ -60,13 +60,13 @@ def read_folder(path: Path | str) -> Folder:
     """Read what there is of a run; only a folder that holds no run at all is refused."""
     place = Path(path)
     if not place.is_dir():
-        raise UsageError(f"there is no run at {path}")
+        raise UsageError(f"there is no run at {path}; train one with --out {path}, or check the name")
     damaged: list[str] = []
     record = _read(place / "record.json", damaged)
     recipe = _read(place / "recipe.json", damaged) or (record or {}).get("recipe")
     if record is None or not isinstance(recipe, dict):
-        broken = f"; cannot be read: {', '.join(damaged)}" if damaged else ""
-        raise UsageError(f"{path} is not a run's folder: it has no recipe.json and record.json{broken}")
+        broken = f" ({', '.join(damaged)} cannot be read)" if damaged else ""
+        raise UsageError(f"{path} is not a run's folder, it has no recipe.json and record.json{broken}; name another")
     return Folder(
         path=place,
         record=record,

@@ -78,8 +78,11 @@ class Run:
             try:
                 return path, checkpoints.load(path), notes
             except UsageError as error:
-                notes.append(f"{error}; the state before it is used")
-        raise UsageError(f"{self.path} holds no checkpoint to go on from" + "".join(f"; {note}" for note in notes))
+                notes.append(f"{str(error).rpartition('; ')[0]}; the state before it is used")
+        found = f" ({'; '.join(notes)})" if notes else ""
+        raise UsageError(
+            f"{self.path} holds no whole checkpoint{found}; empty its checkpoints folder and train it again"
+        )
 
     @property
     def model(self) -> nn.Module:
@@ -106,7 +109,9 @@ def open_run(path: Path | str) -> Run:
     """Open a run's folder, or say what is wrong with it."""
     run = Run(Path(path))
     if not run.path.exists():
-        raise UsageError(f"there is no run at {path}")
+        raise UsageError(f"there is no run at {path}; train one with --out {path}, or check the name")
     if not run.recipe_path.exists() or not run.record_path.exists():
-        raise UsageError(f"{path} is not a run's folder: it has no recipe.json and record.json")
+        raise UsageError(
+            f"{path} is not a run's folder, it has no recipe.json and record.json; name the --out of a run"
+        )
     return run

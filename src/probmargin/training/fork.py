@@ -52,11 +52,11 @@ def check_fork(fork: Fork, method: Method, identity: dict[str, Any], num_example
         found = recipe_differences(parent, method, fork.epochs, math.ceil(num_examples / method.batch_size))
     if found:
         raise UsageError(
-            f"{fork.run.path} is another run before epoch {fork.epochs}: {'; '.join(found)}; fork one with the same settings"
+            f"{fork.run.path} is another run before epoch {fork.epochs}: {'; '.join(found)}; fork one that agrees"
         )
     if fork.epochs >= method.epochs:
         raise UsageError(
-            f"--fork leaves nothing to train after {fork.epochs} of {method.epochs} epochs; fork at an earlier one"
+            f"nothing is left to train after {fork.epochs} of {method.epochs} epochs; fork at an earlier one"
         )
 
 
@@ -111,7 +111,7 @@ def _adopt_best(fork: Fork, run: Run, epochs: int) -> None:
                 checkpoints.save(best_path(run), saved)
                 return
     raise UsageError(
-        f"{fork.run.path} has not kept its best state so far, after {epochs} epochs; train it with --keep-epochs {epochs}"
+        f"{fork.run.path} has not kept its best state, after {epochs} epochs; train it with --keep-epochs {epochs}"
     )
 
 

@@ -79,7 +79,7 @@ class TrainRequest:
         counts = (self.validation_every, self.early_stopping, self.monitor_every)
         if any(count is not None and count < 1 for count in counts):
             raise UsageError(
-                "a count of epochs or looks is below 1: give --validation-every, --early-stopping, --monitor-every 1 or more"
+                "a count is below 1: give --validation-every, --early-stopping and --monitor-every 1 or more"
             )
         coerce(self.compile, CompileMode, "--compile")
         coerce(self.placement, Placement, "--placement")

@@ -30,7 +30,9 @@ class Sigmoid(Weight):
 
     def __post_init__(self) -> None:
         if self.slope < 0:
-            raise UsageError(f"weight.slope must be 0 or more, not {self.slope}: a safer example must not weigh more")
+            raise UsageError(
+                f"weight.slope must be 0 or more, not {self.slope} (a safer example must not weigh more): give another"
+            )
 
     def __call__(self, margin: PerExample) -> PerExample:
         return (-self.slope * (margin - self.bias)).sigmoid()

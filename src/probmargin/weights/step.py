@@ -31,7 +31,9 @@ class Step(Weight):
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 0.5:
-            raise UsageError(f"weight.alpha must be in [0, 0.5], not {self.alpha}: safer examples must not weigh more")
+            raise UsageError(
+                f"weight.alpha must be in [0, 0.5], not {self.alpha} (safer examples must not weigh more): give another"
+            )
 
     def __call__(self, margin: PerExample) -> PerExample:
         low = torch.full_like(margin, self.alpha)
