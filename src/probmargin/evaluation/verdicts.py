@@ -136,7 +136,9 @@ def _join_entries(parts: Sequence[EntryVerdicts]) -> EntryVerdicts:
         facts["thin_breaks"] = sum(part.facts["thin_breaks"] for part in parts)
     looks = [part.facts["recheck"] for part in parts if "recheck" in part.facts]
     if looks:
-        facts["recheck"] = looks[0] | {key: sum(look[key] for look in looks) for key in ("examples", "broken", "seconds")}
+        facts["recheck"] = looks[0] | {
+            key: sum(look[key] for look in looks) for key in ("examples", "broken", "seconds")
+        }
     return EntryVerdicts(ids[order], after, seconds, facts)
 
 
