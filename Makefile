@@ -39,6 +39,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.training
 
 docs: setup
+	$(BIN)/python docs/errors.py
 	$(BIN)/python docs/tables.py
 	$(BIN)/python docs/build.py
 

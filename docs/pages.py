@@ -46,7 +46,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "errors": "Errors",
         "migration": "Coming from other tools",
     },
-    "Project": {"contributing": "Contributing, new components", "changelog": "Changelog"},
+    "Project": {"contributing": "Adding a component", "changelog": "Changelog"},
 }
 """The navigation; a page that is written but not named here goes to the end of "Use"."""
 
