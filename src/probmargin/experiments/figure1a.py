@@ -1,4 +1,4 @@
-"""Figure 1a: the loss along PGD and along LM-PGD, on the example where they differ most."""
+"""Figure 1a: the loss along PGD and along LM-PGD, on the example where PGD falls behind most."""
 
 from typing import Any
 
@@ -25,9 +25,12 @@ def attacks(eps: float, num_steps: int = NUM_STEPS) -> dict[str, PGD | LMPGD]:
 
 
 def most_different(pgd: Followed, lm_pgd: Followed, right: Any) -> int:
-    """The image, right as it stands, whose two LPS lie furthest apart; among equals the one of the larger loss gap."""
-    gap = np.abs(pgd.first_cross - lm_pgd.first_cross)
-    loss_gap = np.abs(lm_pgd.loss[-1] - pgd.loss[-1])
+    """The image, right as it stands, that PGD overrates most: by LPS, among equals by the loss it leaves behind.
+
+    LM-PGD may miss what PGD finds; the record counts both ways.
+    """
+    gap = pgd.first_cross - lm_pgd.first_cross
+    loss_gap = lm_pgd.loss[-1] - pgd.loss[-1]
     return int(np.lexsort((loss_gap, gap, right))[-1])
 
 
