@@ -157,18 +157,18 @@ def train(
     """
     dataset = as_data_set(data, data_dir, download=download)
     own = reporter or Reporter(quiet=True)
-    scale, line = propose(dataset) or (None, "")
-    if line and isinstance(method, str):
-        own.say(line)
+    proposal = propose(dataset) if isinstance(method, str) else None
     recipe = resolve(
         method,
         preset=preset,
-        data=scale or dataset.name,
+        data=proposal.scale if proposal else dataset.name,
         model=model if isinstance(model, str) else "",
         epochs=epochs,
         batch_size=batch_size,
         settings=settings or {},
     )
+    if proposal:
+        own.say(proposal.line(recipe))
     request = TrainRequest(
         out=Path(out),
         model=model,

@@ -172,7 +172,7 @@ def test_proposals_follow_the_data() -> None:
     }.items():
         proposal = propose(data)
         assert proposal is not None
-        scales[name] = proposal[0]
+        scales[name] = proposal.scale
     assert scales["tiny"].eps == scales["small"].eps == 8 / 255
     assert scales["grey"].eps == 0.1
     assert scales["large images"].eps == 4 / 255
@@ -185,6 +185,10 @@ def test_proposals_follow_the_data() -> None:
     assert (method.epochs, method.lr, method.augment.flip) == (100, 0.01, False)
     own = resolve("mail-trades", data=scales["small"], epochs=7, settings={"attack.eps": "2/255"})
     assert (own.epochs, own.attack.eps) == (7, pytest.approx(2 / 255))  # type: ignore[union-attr]
+    said = propose(images(1500))
+    assert said is not None
+    assert "eps 2/255 (as you set it), 7 epochs of 12 batches, no flips" in said.line(own)
+    assert "eps" not in said.line(resolve("standard", data=scales["small"]))
 
 
 def test_separation_is_the_distance_to_another_class() -> None:

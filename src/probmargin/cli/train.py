@@ -76,11 +76,11 @@ def train(
     load = functools.cache(
         lambda: load_data(data, data_dir, download=download, image_size=image_size, in_files=in_files)
     )
-    size: str | DataScale = data
-    if recipe is None and ":" in data and (proposal := propose(load())):
-        size, line = proposal
-        reporter.say(line)
+    proposal = propose(load()) if recipe is None and ":" in data else None
+    size = proposal.scale if proposal else data
     resolved = _resolve(method, recipe, preset, size, model, epochs, batch_size, settings)
+    if proposal:
+        reporter.say(proposal.line(resolved))
     if dry_run:
         _print_recipe(resolved)
         asked = Asked(model, device, precision, compile_mode)

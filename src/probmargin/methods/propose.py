@@ -1,6 +1,7 @@
 """The size of attacks and of training that a data set of the user's own asks for."""
 
 import math
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import torch
@@ -9,12 +10,15 @@ from probmargin.core.settings import Augment
 from probmargin.data.dataset import DataSet, ImageSet
 from probmargin.data.loader import DESCRIPTIONS
 from probmargin.data.seeds import stream
+from probmargin.methods.method import Method
 from probmargin.methods.resolve import DataScale
 
 LARGE_SET = 20_000
 """From this many training images on, length, learning rate and decay are the recipe's own."""
 LARGE_IMAGE = 64
 """Images with a longer side get the radius usual for photographs, not that of thumbnails."""
+_SMALL_LR = 0.05
+"""At 0.1, which suits networks with batch norm, one without it collapsed on six classes of drawn shapes."""
 _LEAST_STEPS = 400
 _EPOCHS = (30, 200)
 _BATCH = (16, 128)
@@ -23,33 +27,50 @@ _VALUES = 20_000_000
 _CLOSEST_SHARE = 0.05
 
 
-def propose(data: DataSet) -> tuple[DataScale, str] | None:
-    """What to train with, and a line that says so with its reasons; None for data sets that have their own recipe.
+@dataclass(frozen=True)
+class Proposal:
+    """What to train with, and why."""
+
+    scale: DataScale
+    found: str
+    """The data in words."""
+    reason: str
+    """Why this radius."""
+    count: int
+
+    def line(self, recipe: Method) -> str:
+        """What a recipe made of the proposal and of the user's own settings amounts to."""
+        steps = math.ceil(self.count / recipe.batch_size)
+        length = f"{recipe.epochs} epochs of {steps} batches"
+        if recipe.attack is None:
+            return f"{self.found}: {length}; set your own with --epochs N"
+        eps = float(getattr(recipe.attack, "eps", 0.0))
+        reason = self.reason if eps == self.scale.eps else "as you set it"
+        flips = "flips" if recipe.augment.flip else "no flips"
+        return (
+            f"{self.found}: eps {named(eps)} ({reason}), {length}, {flips}; set your own with --set attack.eps=..., "
+            "--epochs N, --set augment.flip=true"
+        )
+
+
+def propose(data: DataSet) -> Proposal | None:
+    """The size of attacks and of training for a data set; None for one that has its own recipe.
 
     The radius is 8/255 for colour images, 4/255 for large ones and 0.1 for grey ones, but never more than a quarter of
     the distance between images of different classes: beyond half of it the classes would overlap.
     """
     if data.name in DESCRIPTIONS:
         return None
-    eps, why = _radius(data)
+    eps, reason = _radius(data)
     count = len(data.train)
     # No flips: mirrored letters, signs and organs are something else, and the data cannot tell.
-    augment = Augment(pad=min(4, min(data.image_size) // 8), flip=False)
-    if count >= LARGE_SET:
-        scale = DataScale(eps=eps, step_size=eps / 4, augment=augment)
-        length = "the recipe's own length"
-    else:
+    scale = DataScale(eps, eps / 4, Augment(pad=min(4, min(data.image_size) // 8), flip=False))
+    if count < LARGE_SET:
         batch = min(max(2 ** int(math.log2(max(count / 8, 1))), _BATCH[0]), _BATCH[1])
-        steps = math.ceil(count / batch)
-        epochs = min(max(_EPOCHS[0], math.ceil(_LEAST_STEPS / steps)), _EPOCHS[1])
-        scale = DataScale(eps, eps / 4, augment, epochs=epochs, lr=0.05, weight_decay=5e-4, batch_size=batch)
-        length = f"{epochs} epochs of {steps} batches"
+        epochs = min(max(_EPOCHS[0], math.ceil(_LEAST_STEPS / math.ceil(count / batch))), _EPOCHS[1])
+        scale = replace(scale, epochs=epochs, lr=_SMALL_LR, weight_decay=5e-4, batch_size=batch)
     shape = "x".join(map(str, (data.channels, *data.image_size)))
-    found = f"{count} training images of {data.num_classes} classes, {shape}"
-    return scale, (
-        f"{found}: eps {named(eps)} ({why}), {length}, no flips; set your own with "
-        "--set attack.eps=..., --epochs N, --set augment.flip=true"
-    )
+    return Proposal(scale, f"{count} training images of {data.num_classes} classes, {shape}", reason, count)
 
 
 def named(eps: float) -> str:
