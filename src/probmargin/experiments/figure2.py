@@ -44,7 +44,8 @@ def plane(points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tenso
     ahead = flat[-1] / flat[-1].norm().clamp(min=1e-12)
     aside = flat - (flat @ ahead)[:, None] * ahead
     _, _, directions = torch.linalg.svd(aside, full_matrices=False)
-    across = directions[0]
+    # A singular vector has no sign of its own: the path is to bend downwards.
+    across = -directions[0] if float((aside @ directions[0]).sum()) > 0 else directions[0]
     axes = torch.stack([ahead, across])
     return axes, flat @ ahead, flat @ across
 
