@@ -54,6 +54,7 @@ def read_back(format: str, out: Path) -> Classifier:
         import onnxruntime
 
         session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
+        assert session.get_inputs()[0].shape == ["batch", 1, 8, 8]
         return lambda x: torch.from_numpy(session.run(["logits"], {"images": x.numpy()})[0])
     namespace: dict[str, Any] = {}
     exec(compile((out / "model.py").read_text(encoding="utf-8"), "model.py", "exec"), namespace)

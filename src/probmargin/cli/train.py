@@ -67,6 +67,7 @@ def train(
     from probmargin.api import load_data
     from probmargin.core.records import coerce
     from probmargin.methods.propose import propose
+    from probmargin.models.build import origin
     from probmargin.training.dry_run import Asked, dry_run as forecast_run
     from probmargin.training.progress import Reporter
     from probmargin.training.train import TrainRequest, train as run_training
@@ -82,6 +83,8 @@ def train(
     if proposal:
         reporter.say(proposal.line(resolved))
     if dry_run:
+        if line := origin(model):
+            show(line)
         _print_recipe(resolved)
         asked = Asked(model, device, precision, compile_mode)
         show(forecast_run(resolved, asked, data=data, load=load))

@@ -119,7 +119,12 @@ def write_onnx(subject: Exported, path: Path) -> None:
         raise _needs_onnx() from None
     program = _program(subject)
     with _quiet():
-        made = torch.onnx.export(program, input_names=["images"], output_names=["logits"], verbose=False)
+        named: dict[str, Any] = {
+            "input_names": ["images"],
+            "output_names": ["logits"],
+            "dynamic_shapes": ({0: "batch"},),
+        }
+        made = torch.onnx.export(program, **named, verbose=False)
         assert made is not None
         made.save(str(path), external_data=False)
 
