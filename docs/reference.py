@@ -25,9 +25,6 @@ FAMILIES: dict[str, tuple[Registry[Any], str]] = {
     "Attacks": (ATTACKS, "What is run in training, or by `pm.attack(NAME, ...)`; `--set attack=NAME`."),
 }
 
-ORDER = ["demo", "list", "train", "watch", "evaluate", "merge", "audit", "report", "inspect", "export", "import"]
-"""Commands in the order a user meets them; the others follow."""
-
 
 def _cell(text: object) -> str:
     return str(text).replace("|", "\\|").replace("\n", " ")
@@ -62,7 +59,8 @@ def _command(name: str, command: Any) -> str:
 
 def command_names(group: Any) -> list[str]:
     """The commands in the order a user meets them."""
-    return sorted(group.commands, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+    names: list[str] = group.list_commands(None)
+    return names
 
 
 def command_line() -> str:

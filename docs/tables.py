@@ -213,6 +213,16 @@ def label_noise() -> str:
     return markdown_table(head, rows)
 
 
+def findings(name: str) -> Callable[[], str]:
+    """What a figure's record says in words, as a list."""
+
+    def make() -> str:
+        lines: list[str] = record(f"figures/{name}")["data"]["summary"]
+        return "".join(f"- {line}\n" for line in lines)
+
+    return make
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "speed": speed,
     "published": published,
@@ -223,6 +233,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "reproduction": reproduction,
     "smoke": smoke,
     "label-noise": label_noise,
+    **{name: findings(name) for name in ("figure1c", "figure2", "figure4", "reliability")},
 }
 
 

@@ -2,7 +2,6 @@
 
 import importlib.util
 import inspect
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -95,29 +94,3 @@ def test_headings_get_the_anchors_that_github_gives_them(scripts: Any) -> None:
     slug = scripts("pages").slug
     assert slug("What <code>audit</code> says, and why") == "what-audit-says-and-why"
     assert slug("2. Margin: how safe is an example?") == "2-margin-how-safe-is-an-example"
-
-
-def test_numbers_in_sentences_are_those_of_their_records() -> None:
-    def sentences(name: str) -> str:
-        return (ROOT / "docs" / "figures" / f"{name}.md").read_text(encoding="utf-8")
-
-    method, robustness = (
-        (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("method", "robustness")
-    )
-    paths = re.search(
-        r"Over (\d+) paths \(all\): the path makes ([\d.]+)% .* and ([\d.]+)% of", sentences("reliability")
-    )
-    assert paths
-    assert f"Over {paths[1]} ways to run the attack" in method
-    assert f"{paths[2]} % of the variance" in " ".join(method.split())
-    assert f"{paths[3]} % of that of the margin" in " ".join(method.split())
-    drops = dict(re.findall(r"- ([\w-]+) ends at .*: a drop of ([-\d.]+) points", sentences("figure1c")))
-    assert (
-        f"GAIRAT ends {drops['gairat']} points lower under CW than under PGD, MAIL-AT {drops['mail-at']} points"
-        in robustness
-    )
-    assert float(drops["at"]) <= 0, "the page says that AT ends no lower"
-    found = json.loads((ROOT / "results" / "figures" / "figure4.json").read_text(encoding="utf-8"))["data"]
-    highest = found["boxes"]["pm_adv"][-1]
-    assert f"{found['examples']:,} training images" in method
-    assert f"{highest['count']} share the highest number" in method

@@ -3,14 +3,27 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from probmargin._version import __version__
 
+_JOURNEY = "demo list train watch evaluate merge audit report inspect export import reproduce".split()
+
+
+class InOrder(TyperGroup):
+    """Lists commands as a user meets them, and not by the file they are in."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names; one that the journey does not know comes last."""
+        return sorted(self.commands, key=lambda name: _JOURNEY.index(name) if name in _JOURNEY else len(_JOURNEY))
+
+
 app = typer.Typer(
     name="probmargin",
+    cls=InOrder,
     help="Train and judge adversarially robust image classifiers.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
