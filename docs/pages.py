@@ -30,6 +30,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "tables": "The paper's tables",
         "figures": "Figures",
         "reliability": "LPS and PM compared",
+        "noise-bench": "Label-noise bench",
     },
     "Use": {
         "training": "Training",
@@ -57,6 +58,7 @@ OUTSIDE = {
     "tables": ROOT / "results" / "README.md",
     "figures": ROOT / "docs" / "figures" / "README.md",
     "reliability": ROOT / "docs" / "figures" / "reliability.md",
+    "noise-bench": ROOT / "docs" / "figures" / "label-noise.md",
 }
 """Pages whose source lies elsewhere than in docs/."""
 
