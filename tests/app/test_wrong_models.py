@@ -115,6 +115,20 @@ def test_own_files_that_are_wrong(program: Program, words: str, model: str, text
     program.refuses(words, "train", "--model", model, "--data", "digits", "--out", "run", "--device", "cpu")
 
 
+def test_a_last_batch_of_one_image(program: Program) -> None:
+    """Batch norm of vectors has no variance to take there; batch norm of pictures has."""
+    Path("vectors.py").write_text(
+        "from torch import nn\n"
+        "def build():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))\n",
+        encoding="utf-8",
+    )
+    train = ("train", "--data", "digits", "--method", "standard", "--epochs", "1", "--out", "run", "--device", "cpu")
+    single = ("--batch-size", "359")  # 1,437 images: four batches and one image
+    program.refuses("use --batch-size 358", *train, "--model", "vectors:build", *single)
+    assert program(*train, "--model", "small-cnn", *single).code == 0
+
+
 def test_checkpoints_that_are_wrong(program: Program, trained: Path) -> None:
     state = load_file(next(trained.glob("checkpoints/*.safetensors")))
     weights = {name.removeprefix("model/"): value for name, value in state.items() if name.startswith("model/")}

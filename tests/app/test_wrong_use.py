@@ -159,6 +159,8 @@ def test_output_folders_that_hold_another_run(program: Program, trained: Path) -
 
 
 def test_recipes_that_are_wrong(program: Program) -> None:
+    Path("folder").mkdir()
+    program.refuses("give the recipe.json of a run", *DIGITS, "--recipe", "folder")
     Path("a.json").write_text("{", encoding="utf-8")
     program.refuses("is not a recipe in JSON", *DIGITS, "--recipe", "a.json")
     Path("a.json").write_text("[1]", encoding="utf-8")
@@ -195,6 +197,7 @@ EVALUATIONS = [
     ("--norm", ("--norm", "L1")),
     ("such as 2/5", ("--shard", "5/2")),
     ("choose another --out", ("--out", "/proc/results.json")),
+    ("is a folder, not a file", ("--out", "run")),
     ("choose another --save-adversarial", ("--save-adversarial", "/proc/x.npz")),
     ("not both", ("--model", "small-cnn")),
     ("no attack is named", ("--attacks", "")),

@@ -16,6 +16,8 @@ from probmargin.cli import (
 from probmargin.cli.app import app, fail
 from probmargin.core.errors import Failure, UsageError
 
+INTERRUPTED = 130
+
 
 def main() -> None:
     """Run the command line; one line and exit code 2 for wrong use, 130 when interrupted."""
@@ -33,19 +35,21 @@ def main() -> None:
 def _run() -> None:
     try:
         code = app(standalone_mode=False)
-        # What `--help` and `--version` end with; commands themselves return nothing.
+        # What `--help`, `--version` and Ctrl-C end with; commands themselves return nothing.
+        if code == INTERRUPTED:
+            fail("interrupted", INTERRUPTED)
         sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
         fail(str(error), 2)
     except KeyboardInterrupt:
-        fail("interrupted", 130)
+        fail("interrupted", INTERRUPTED)
     except Exception as error:
         _fail_or_raise(error)
 
 
 def _fail_or_raise(error: Exception) -> None:
     if type(error).__name__ == "Interrupted":
-        fail(str(error), 130)
+        fail(str(error), INTERRUPTED)
     if isinstance(error, Failure):
         fail(str(error), 1)
     if hasattr(error, "format_message"):

@@ -54,6 +54,13 @@ def check_can_write(path: Path, option: str) -> None:
         raise UsageError(f"cannot write to {path} ({error.strerror}: {where}); choose another {option}") from None
 
 
+def check_file(path: Path, option: str) -> None:
+    """Refuse a place that cannot be a file we write."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder, not a file; choose another {option}")
+    check_can_write(path, option)
+
+
 def check_folder(path: Path, option: str) -> None:
     """Refuse a place that cannot be a folder we write into."""
     if path.exists() and not path.is_dir():

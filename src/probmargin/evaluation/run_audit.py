@@ -9,7 +9,7 @@ from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet
 from probmargin.engine.devices import pick_device
 from probmargin.engine.environment import commit, hardware, versions
-from probmargin.engine.files import check_can_write, write_json
+from probmargin.engine.files import check_file, write_json
 from probmargin.evaluation.audit import audit, lines
 from probmargin.evaluation.subject import EvaluationRequest, first_images, open_subject, settings_of
 from probmargin.models.build import check_model
@@ -23,7 +23,7 @@ def audit_subject(
 ) -> tuple[dict[str, Any], Path | None]:
     """Audit what the request names; a run's audit.json lies in its folder, another model's at `out`."""
     if request.out is not None:
-        check_can_write(request.out, "--out")
+        check_file(request.out, "--out")
     run, model, data = open_subject(request, log)
     count = min(NUM_EXAMPLES, len(data.test)) if request.num_examples is None else request.num_examples
     settings = settings_of(replace(request, num_examples=count), run, len(data.test))

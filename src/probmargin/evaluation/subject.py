@@ -17,7 +17,7 @@ from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
 from probmargin.engine.distributed import World, local_device, process_group
 from probmargin.engine.environment import commit, hardware, versions
-from probmargin.engine.files import check_can_write
+from probmargin.engine.files import check_file
 from probmargin.evaluation.checks import SAME_OUTPUT, output_spread
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
 from probmargin.evaluation.export import save_adversarial
@@ -64,7 +64,7 @@ def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, An
     """Judge what the request names; results go into the run's folder, or to `out`. A shard leaves its part there."""
     for path, option in ((request.out, "--out"), (request.save_adversarial, "--save-adversarial")):
         if path is not None:
-            check_can_write(path, option)
+            check_file(path, option)
     run, model, data = open_subject(request, log)
     if run is None:
         _check_outputs(model, data, request)

@@ -149,7 +149,7 @@ def read_recipe(path: Path) -> Method:
     """Read a recipe file, such as the recipe.json of another run."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except OSError:
         raise UsageError(f"there is no recipe file {path}; give the recipe.json of a run") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not a recipe in JSON ({error}); give the recipe.json of a run") from None

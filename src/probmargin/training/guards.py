@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 from probmargin.core.errors import Failure, UsageError
+from probmargin.core.frozen import frozen
 from probmargin.methods.method import Method
 
 
@@ -25,6 +27,21 @@ def check_phases(method: Method) -> None:
         for path in phase.set:
             if path.partition(".")[0] not in _STEP_READS:
                 raise UsageError(f"a phase cannot change {path}; choose among {', '.join(sorted(_STEP_READS))}")
+
+
+def check_last_batch(model: nn.Module, image_shape: Sequence[int], num_examples: int, batch_size: int) -> None:
+    """Refuse a last batch of one image where the model cannot train on it, as batch norm of vectors cannot."""
+    if num_examples % batch_size != 1:
+        return
+    device = next(model.parameters()).device
+    try:
+        with frozen(model, "train") as call, torch.no_grad():
+            call(torch.zeros(1, *image_shape, device=device))
+    except ValueError:
+        raise UsageError(
+            f"the last batch of {num_examples} images in batches of {batch_size} is one image, on which this model "
+            f"cannot be trained: use --batch-size {batch_size - 1}"
+        ) from None
 
 
 def check_finite(epoch: int, loss_sum: float) -> None:

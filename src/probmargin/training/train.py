@@ -29,7 +29,7 @@ from probmargin.training.examples import Dynamics, empty_examples
 from probmargin.training.feed import Placement, place
 from probmargin.training.folder import Beginning
 from probmargin.training.fork import parse_fork
-from probmargin.training.guards import check_phases
+from probmargin.training.guards import check_last_batch, check_phases
 from probmargin.training.loop import LoopSettings, Trainer, Watchers
 from probmargin.training.model import make_model
 from probmargin.training.progress import Reporter, percent
@@ -140,6 +140,8 @@ class _Training:
             checkpoint=self.request.checkpoint,
             new_head=self.request.new_head,
         )
+        shape = (self.data.channels, *self.data.image_size)
+        check_last_batch(model, shape, len(self.images.train), self.method.batch_size)
         identity = {
             "id": self.request.out.name,
             "recipe": self.method.plain(),
