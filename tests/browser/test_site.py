@@ -23,13 +23,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_fits_its_screen_and_follows_the_readers_colours(site: Path) -> None:
     from playwright.sync_api import sync_playwright
 
+    faults: list[object] = []
+
+    def note(error: object) -> None:
+        faults.append(error)
+
     with sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         grounds = set()
         for width, scheme in ((1440, "light"), (390, "dark")):
             page = chromium.new_page(viewport={"width": width, "height": 844}, color_scheme=scheme)  # type: ignore[arg-type]
-            faults: list[object] = []
-            page.on("pageerror", faults.append)
+            page.on("pageerror", note)
             for path in sorted(site.glob("*.html")):
                 page.goto(path.as_uri())
                 wider = page.evaluate("document.documentElement.scrollWidth - innerWidth")
