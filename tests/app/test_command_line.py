@@ -15,40 +15,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from program import Program, program as program
 from safetensors.torch import save_file
 
-from probmargin import cli
 from probmargin.runs.run import open_run
-
-
-class Result:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-class Program:
-    """Runs the command line in this process."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.monkeypatch, self.capsys = monkeypatch, capsys
-
-    def __call__(self, *arguments: str) -> Result:
-        self.monkeypatch.setattr(sys, "argv", ["probmargin", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = self.capsys.readouterr()
-        return Result(code, captured.out, captured.err)
-
-
-@pytest.fixture
-def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Program:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PROBMARGIN_DATA", raising=False)
-    return Program(monkeypatch, capsys)
-
 
 TRAIN = ("train", "--data", "digits", "--model", "small-cnn", "--device", "cpu")
 
