@@ -110,6 +110,35 @@ def test_fine_tuning_and_the_weights_a_run_began_with(program: Program) -> None:
     assert program(*moved, "--new-head", "--resume").code == 0
 
 
+def test_a_network_that_normalises_by_itself_takes_its_own_weights(program: Program) -> None:
+    """Layers called 0.mean and 0.std may be the user's own: no second normalisation is put around them."""
+    Path("normed.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "class Norm(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.register_buffer('mean', torch.tensor([0.3])); self.register_buffer('std', torch.tensor([0.4]))\n"
+        "    def forward(self, x):\n"
+        "        return (x - self.mean) / self.std\n"
+        "def build():\n"
+        "    return nn.Sequential(Norm(), nn.Flatten(), nn.Linear(64, 10))\n",
+        encoding="utf-8",
+    )
+    quick = ("--data", "digits", "--model", "normed:build", "--method", "standard", "--epochs", "1", "--device", "cpu")
+    assert program("train", *quick, "--out", "run").code == 0
+    assert program("export", "run", "--format", "safetensors", "-o", "m.safetensors").code == 0
+    tuned = program("train", *quick, "--out", "tuned", "--checkpoint", "m.safetensors")
+    assert tuned.code == 0, tuned.err
+    assert list(open_run("tuned").model.state_dict()) == ["0.mean", "0.std", "2.weight", "2.bias"]
+
+
+def test_data_given_in_python_is_asked_for_again(program: Program) -> None:
+    pm.train("at", model="small-cnn", data=images(20), out="run", epochs=1, device="cpu")
+    program.refuses("give the same with --data npz:FILE", "evaluate", "run")
+    program.refuses("give the same with --data npz:FILE", "export", "run", "--format", "onnx", "-o", "m.onnx")
+
+
 def test_frozen_layers_stay_under_everything(tmp_path: Path) -> None:
     """Weight decay, momentum, weight perturbation and the moving average leave them alone, statistics too."""
     model = build_model("small-cnn", num_classes=2, in_channels=1, seed=0)

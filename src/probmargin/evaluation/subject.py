@@ -13,7 +13,7 @@ from probmargin.core.errors import UsageError, unknown_name
 from probmargin.core.frozen import frozen
 from probmargin.core.records import coerce, parse_number
 from probmargin.data.dataset import DataSet, ImageSet
-from probmargin.data.loader import load
+from probmargin.data.loader import DESCRIPTIONS, load
 from probmargin.engine.devices import pick_device
 from probmargin.engine.distributed import World, local_device, process_group
 from probmargin.engine.environment import commit, hardware, versions
@@ -32,6 +32,9 @@ from probmargin.runs.run import Run, open_run
 from probmargin.runs.weights import with_weights
 
 Log = Callable[[str], None]
+
+KINDS = {known.partition(":")[0] for known in DESCRIPTIONS}
+"""Of data that can be loaded by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +195,8 @@ def data_of(run: Run, data: str | None = None, data_dir: Path | None = None) -> 
     """The data a run was trained on, in the size it was trained in, or other data."""
     record = run.record
     name = data or str(record["data"])
+    if data is None and name.partition(":")[0] not in KINDS:
+        raise UsageError(f"{run.path} was trained on data from Python ({name}); give the same with --data npz:FILE")
     _, height, width = record.get("image_shape") or (0, 0, 1)
     is_square_folder = name.startswith("folder:") and height == width
     return load(name, data_dir, image_size=height if is_square_folder else None)

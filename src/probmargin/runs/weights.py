@@ -93,7 +93,7 @@ def mean_std_of(model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]]
 def _around(model: nn.Module, weights: Weights) -> tuple[nn.Module, nn.Module]:
     """The model as it will be, and the part of it the weights belong to."""
     brings = "0.mean" in weights and "0.std" in weights
-    if brings and mean_std_of(model) is None:
+    if brings and "0.mean" not in model.state_dict():
         mean, std = (weights[f"0.{key}"].flatten().tolist() for key in ("mean", "std"))
         whole = nn.Sequential(Normalize(mean, std), model)
         return whole, whole
