@@ -26,7 +26,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Understand": {
         "method": "How the method works",
         "robustness": "How to read robustness",
-        "results": "Reproduction results",
+        "reproduction": "Reproduction results",
         "tables": "The paper's tables",
         "figures": "Figures",
         "reliability": "LPS and PM compared",

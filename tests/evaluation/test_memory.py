@@ -80,7 +80,7 @@ def test_an_evaluation_on_little_memory_finds_the_same() -> None:
 
 def test_on_a_cpu_the_room_is_fixed_and_a_user_may_cap_it() -> None:
     x = torch.rand(4, 1, 8, 8)
-    assert find_room(tiny_net(), x, None).rows == 512
+    assert find_room(tiny_net(), x, None).rows == 1024
     assert find_room(tiny_net(), x, 7).rows == 7
 
 

@@ -21,7 +21,7 @@ from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample
 T = TypeVar("T")
 
 _TOLERANCE = 1e-6
-_CPU_ROWS = 512
+_CPU_ROWS = 1024
 _MOST_ROWS = 4096
 _PROBE_ROWS = 32
 
@@ -54,7 +54,7 @@ class Room:
 
 
 def find_room(call: Classifier, x: Images, batch_size: int | None) -> Room:
-    """As asked for; else 512 images on a CPU, and on a GPU as many as half of its free memory takes."""
+    """As asked for; else 1,024 images on a CPU, and on a GPU as many as half of its free memory takes."""
     if batch_size is not None:
         return Room(batch_size)
     if not x.is_cuda:
