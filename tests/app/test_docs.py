@@ -39,7 +39,9 @@ def site(scripts: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Pa
 
 def test_the_site_builds_without_broken_links(site: Path) -> None:
     pages = {path.stem: path.read_text(encoding="utf-8") for path in site.glob("*.html")}
-    assert {"index", "quickstart", "method", "robustness", "own-data", "api", "command-line", "reproduction"} <= set(pages)
+    assert {"index", "quickstart", "method", "robustness", "own-data", "api", "command-line", "reproduction"} <= set(
+        pages
+    )
     anchors = [f"class-{name}" if inspect.isclass(getattr(api, name)) else name for name in api.__all__]
     assert [anchor for anchor in anchors if pages["api"].count(f'id="{anchor.lower()}"') != 1] == []
     group: Any = typer.main.get_command(app)
