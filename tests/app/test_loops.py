@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 @pytest.mark.parametrize(
     "name",
     [
-        "plain_loop",
+        pytest.param("plain_loop", marks=pytest.mark.slow),
         pytest.param("lightning_loop", marks=[pytest.mark.slow, package("lightning", "loops")]),
         pytest.param("accelerate_loop", marks=[pytest.mark.slow, package("accelerate", "loops")]),
     ],

@@ -64,6 +64,7 @@ def test_a_masked_model_is_warned_about(mask: Callable[[nn.Module], nn.Module], 
     assert any("warn" in line for line in lines(result))
 
 
+@pytest.mark.slow
 def test_transfer_sees_through_a_mask() -> None:
     model, (x, labels) = digits_model(), digits_test()
     result = audit(Quantised(model).eval(), x[:40], labels[:40], "Linf", 0.16, surrogate=model)

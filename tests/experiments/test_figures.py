@@ -68,6 +68,7 @@ def test_every_study_can_be_drawn() -> None:
     assert set(STUDIES) == set(DRAWINGS)
 
 
+@pytest.mark.slow
 def test_pictures_and_records(drawn: dict[str, dict[str, Any]], out: Path) -> None:
     for name, record in drawn.items():
         with Image.open(out / "figures" / f"{name}.png") as picture:
@@ -83,6 +84,7 @@ def test_pictures_and_records(drawn: dict[str, dict[str, Any]], out: Path) -> No
     assert len(drawn["figure1c"]["runs"]) == 3
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_trained_again(
     drawn: dict[str, dict[str, Any]], out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +93,7 @@ def test_what_is_there_is_not_trained_again(
     assert Run(out / "figures-digits-small-cnn-gairat-s1").record["forked_from"]["epoch"] == 2
 
 
+@pytest.mark.slow
 def test_a_record_is_drawn_again_without_its_runs(
     drawn: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +108,7 @@ def test_a_record_is_drawn_again_without_its_runs(
     assert "Rank correlation of LPS with PM-nat" in said[0]
 
 
+@pytest.mark.slow
 def test_numbers_agree_between_figures(drawn: dict[str, dict[str, Any]]) -> None:
     histogram, boxes = drawn["figure1b"]["data"], drawn["figure4"]["data"]
     assert sum(histogram["counts"]) == histogram["examples"] == 96
