@@ -53,6 +53,24 @@ def test_one_folder_is_split_for_good(tmp_path: Path) -> None:
     assert torch.equal(load_folder(tmp_path).test.index, data.test.index)
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_first_test_images_are_of_every_class(tmp_path: Path, apart: bool) -> None:
+    """Commands that judge a part of the test set take its first images."""
+    for root in (tmp_path / "train", tmp_path / "test") if apart else (tmp_path,):
+        gallery(root, 20 if root.name == "test" else 100, classes=("cat", "dog", "eel"))
+    data = load_folder(tmp_path)
+    assert set(data.test.labels[:12].tolist()) == {0, 1, 2}
+    again = load_folder(tmp_path, in_files=True)
+    assert torch.equal(again.test.index, data.test.index)
+    assert torch.equal(again.test.images, data.test.images)
+    assert again.train.index.tolist() == sorted(again.train.index.tolist())
+    names = ("cat", "dog", "eel")
+    for image, index in zip(data.test.images, data.test.index.tolist(), strict=True):
+        each = 20 if apart else 100
+        file = (tmp_path / "test" if apart else tmp_path) / names[index // each] / f"{index % each:02d}.png"
+        assert torch.equal(image, pixels(file))
+
+
 def test_every_format_and_nothing_else(tmp_path: Path) -> None:
     gallery(tmp_path, 2)
     for position, suffix in enumerate(("PNG", "jpg", "JPEG", "bmp", "gif", "webp")):

@@ -106,6 +106,19 @@ def test_npz_grey_without_a_channel_and_labels_in_a_column(tmp_path: Path) -> No
     assert data.classes == ("0", "1", "2")
 
 
+@pytest.mark.parametrize(("labels", "mixed"), [(np.arange(30) // 10, True), (np.arange(30) % 3, False)])
+def test_npz_that_lies_class_by_class_is_mixed(labels: Any, mixed: bool, tmp_path: Path) -> None:
+    x = RANDOM.integers(0, 256, (30, 3, 8, 7), dtype=np.uint8)
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=labels, x_test=x, y_test=labels)
+    data = load_npz(tmp_path / "a.npz")
+    assert set(data.test.labels[:9].tolist()) == {0, 1, 2}
+    assert (data.test.index.tolist() != list(range(30))) == mixed
+    assert torch.equal(data.test.images, torch.from_numpy(x)[data.test.index])
+    assert torch.equal(data.test.labels, torch.from_numpy(labels)[data.test.index])
+    assert torch.equal(data.train.labels, torch.from_numpy(labels))
+    assert torch.equal(load_npz(tmp_path / "a.npz").test.index, data.test.index)
+
+
 def test_npz_faults_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     with pytest.raises(UsageError, match=r"a\.npz does not exist"):

@@ -11,6 +11,7 @@ from PIL import Image
 from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet, ImageSet, split_validation
 from probmargin.data.files import FileImageSet, free_memory, unread
+from probmargin.data.order import mixed
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 TEST_SHARE = 0.2
@@ -48,8 +49,10 @@ def load_folder(
 
     Images of one common size up to 64 keep it; otherwise, or to `image_size`, all are squashed to a square
     (32 by default) by antialiased bilinear resizing. They stay grey if every one is grey, else become RGB; an
-    alpha channel is dropped. Class numbers follow the sorted folder names. With `in_files`, or where they would take
-    more than half of the free memory, training images stay in their files and are read when a batch asks for them.
+    alpha channel is dropped. Class numbers follow the sorted folder names. Test images come in a mixed order, always
+    the same, so that the first N are a fair sample; `index` is the place in the order of the files. With `in_files`,
+    or where they would take more than half of the free memory, training images stay in their files and are read when
+    a batch asks for them.
     """
     path = path.expanduser()
     if not path.is_dir():
@@ -77,7 +80,7 @@ def load_folder(
         in_files = len(files) * target.values > free_memory() // 2
     parts: list[ImageSet] = [_unread(listing, target) for listing in listings]
     train, test = parts if len(parts) == 2 else _split(parts[0], listings[0], path)
-    return DataSet(f"folder:{path}", train if in_files else train.to("cpu"), test.to("cpu"), classes)
+    return DataSet(f"folder:{path}", train if in_files else train.to("cpu"), mixed(test).to("cpu"), classes)
 
 
 def _list(root: Path) -> dict[str, list[Path]]:

@@ -1,5 +1,6 @@
 """Arrays of a user's own in one .npz file."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy.typing as npt
 
 from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet, from_arrays
+from probmargin.data.order import is_by_class, mixed
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -17,6 +19,8 @@ def load_npz(path: Path) -> DataSet:
 
     Images are (N, H, W), (N, H, W, C) or (N, C, H, W), uint8 or floats in [0, 1], which are rounded to
     uint8. Where both axes could be the channels, (N, C, H, W) is meant. Pickled objects are refused.
+    Test images that lie class by class come in a mixed order, always the same, so that the first N are a fair sample;
+    `index` is the place in the file. Others keep the file's order.
     """
     path = path.expanduser()
     if not path.is_file():
@@ -30,7 +34,8 @@ def load_npz(path: Path) -> DataSet:
         (_channels_first(arrays[f"x_{part}"], last), _flat(arrays[f"y_{part}"])) for part in ("train", "test")
     )
     classes = tuple(str(name) for name in arrays["classes"].reshape(-1)) if "classes" in arrays else None
-    return from_arrays(f"npz:{path}", train, test, classes)
+    data = from_arrays(f"npz:{path}", train, test, classes)
+    return replace(data, test=mixed(data.test)) if is_by_class(data.test.labels) else data
 
 
 def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
