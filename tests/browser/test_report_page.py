@@ -87,8 +87,9 @@ class Watched:
 def open_page(browser: Any, pages: dict[str, Path]) -> Iterator[Any]:
     contexts = []
 
-    def opened(name: str, width: int = 1440, scheme: str = "light") -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    def opened(name: str, width: int = 1440, scheme: str = "light", touch: bool = False) -> Any:
+        size = {"width": width, "height": 900}
+        context = browser.new_context(viewport=size, color_scheme=scheme, has_touch=touch)
         contexts.append(context)
         watched = Watched(context, pages[name])
         watches.append(watched)
@@ -143,6 +144,17 @@ def test_pointing_at_a_curve_reads_it(open_page: Any, pages: dict[str, Path]) ->
     assert figure.locator(".tip").is_hidden()
     stored = json.loads(page.locator("#figures").inner_text())
     assert stored["loss"]["series"][0]["y"][-1] == 0.33333
+
+
+def test_a_finger_reads_a_curve(open_page: Any) -> None:
+    page = open_page("one", 390, touch=True)
+    figure = page.locator("figure[data-figure=loss]")
+    plot = figure.locator(".plot")
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    page.touchscreen.tap(box["x"] + box["width"] - 14, box["y"] + 60)
+    assert figure.locator(".tip").is_visible()
+    assert figure.locator(".tip").inner_text().split()[:2] == ["epoch", "6"]
 
 
 def axis(figure: Any) -> list[str]:

@@ -22,7 +22,7 @@ from probmargin.experiments.followed import Followed, Subject
 from probmargin.experiments.reproduce import ReproduceRequest, dry_run, render, reproduce
 from probmargin.experiments.weight_functions import measure as weight_functions
 from probmargin.reporting.figures import DRAWINGS
-from probmargin.runs.run import Run
+from probmargin.runs.run import Run, open_run
 
 QUICK = tuple(name for name in STUDIES if name != "label-noise")
 
@@ -213,6 +213,7 @@ def test_weight_functions_at_known_points() -> None:
     assert steps["gairat_discrete"][10] == pytest.approx(1 / 11)
 
 
+@pytest.mark.slow
 def test_full_scale_reads_the_runs_of_the_tables(
     drawn: dict[str, dict[str, Any]], out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +223,11 @@ def test_full_scale_reads_the_runs_of_the_tables(
     monkeypatch.setattr(work, "train", None)
     for row in ("at", "gairat", "mail-at"):
         shutil.copytree(out / f"figures-digits-small-cnn-{row}-s1", tmp_path / f"digits-small-cnn-{row}-s1")
+    with pytest.raises(UsageError, match="is not the run of table2's row at"):
+        reproduce(request("figure1b", tmp_path, scale="full"), lambda _: None)
+    monkeypatch.setattr(
+        study_module, "full_recipe", lambda _, row: open_run(tmp_path / f"digits-small-cnn-{row.id}-s1").recipe
+    )
     for name in ("figure1b", "figure1c"):
         assert reproduce(request(name, tmp_path, scale="full"), lambda _: None) == []
         record = json.loads((tmp_path / "figures" / f"{name}.json").read_text(encoding="utf-8"))

@@ -96,6 +96,23 @@ def test_without_dynamics_it_names_the_command(noisy: Path, tmp_path: Path) -> N
     assert "\n" not in str(error.value)
 
 
+def test_damaged_dynamics_are_one_line(noisy: Path, tmp_path: Path) -> None:
+    shutil.copytree(noisy, tmp_path / "run")
+    file = tmp_path / "run" / "dynamics.npz"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(UsageError, match="cannot be read"):
+        inspect_run(InspectRequest(run=tmp_path / "run"))
+
+
+def test_an_example_has_one_weight_in_every_list(noisy: Path) -> None:
+    """Averages are over the weighted epochs, in the list of suspects too."""
+    summary = inspect_run(InspectRequest(run=noisy, top=1400))
+    weights = {entry["index"]: entry["weight"] for entry in summary["weight"]["largest"]}
+    assert summary["suspects"]["examples"]
+    for entry in summary["suspects"]["examples"]:
+        assert entry["weight"] == weights[entry["index"]]
+
+
 def test_steps_are_measured_where_they_were_not_counted(tmp_path: Path) -> None:
     method = resolve("at", data="digits", epochs=1, settings={"attack.num_steps": "3", "attack.eps": "0.3"})
     request = TrainRequest(out=tmp_path / "run", model="small-cnn", seed=1, device="cpu", dynamics=True)

@@ -8,14 +8,16 @@ from probmargin.reporting.dynamics import History, Labels, summarise
 from probmargin.reporting.inspection import Section, plain, sections
 
 
-def summary(weight: list[float], is_wrong: list[bool] | None = None, known: bool = True) -> dict[str, Any]:
+def summary(
+    weight: list[float], is_wrong: list[bool] | None = None, known: bool = True, burn_in: int = 0
+) -> dict[str, Any]:
     """One epoch of four examples, two cats and two dogs."""
     margin = np.array([[0.5, 0.1, 0.25, -0.75]])
     history = History(np.array([7, 3, 11, 5]), np.array([0]), margin, np.array([weight]), margin > 0)
     wrong = None if is_wrong is None else np.array(is_wrong)
     labels = Labels(np.array([0, 1, 0, 1]), ("cat", "dog"), wrong) if known else None
     facts = {"run": "runs/a", "method": "mail-at", "data": "pets", "notes": []}
-    return facts | summarise(history, labels, top=2)
+    return facts | summarise(history, labels, burn_in=burn_in, top=2)
 
 
 def words(found: dict[str, Any]) -> str:
@@ -44,6 +46,17 @@ def test_a_run_without_weights() -> None:
     assert "no class gains or loses" in text
     assert "Largest weights" not in text
     assert "Wrong labels" not in text
+
+
+def test_a_run_still_in_its_burn_in() -> None:
+    text = words(summary([1.0, 1.0, 1.0, 1.0], burn_in=5))
+    assert "still in its burn-in" in text
+    assert "weights begin after the burn-in" in text
+    assert "does not reweight" not in text
+
+
+def test_label_noise_that_changed_no_label() -> None:
+    assert "no label was made wrong" in words(summary([0.5, 1.0, 0.5, 2.0], [False] * 4))
 
 
 def test_a_run_whose_labels_are_not_known() -> None:

@@ -13,7 +13,7 @@ from probmargin.data.dataset import DataSet
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
 from probmargin.experiments.followed import Subject, follow
-from probmargin.reporting.dynamics import History, Labels, disagreement, read_history, summarise
+from probmargin.reporting.dynamics import UNREADABLE, History, Labels, disagreement, read_history, summarise
 from probmargin.runs.run import Run, open_run
 
 Array = npt.NDArray[Any]
@@ -65,7 +65,12 @@ def inspect_run(request: InspectRequest) -> dict[str, Any]:
 def _history(run: Run) -> History:
     path = run.path / "dynamics.npz"
     if path.exists():
-        return read_history(path)
+        try:
+            return read_history(path)
+        except UNREADABLE as error:
+            raise UsageError(
+                f"{path} cannot be read ({error}); train again with --dynamics into another --out"
+            ) from None
     record = run.record
     raise UsageError(
         f"{run.path} has no dynamics.npz: make a run that has one with probmargin train --dynamics "
@@ -124,5 +129,6 @@ def _measured(run: Run, data: DataSet, history: History, known: Labels, request:
         data.classes,
     )
     path = follow(subject, subject.attack)
-    found = disagreement(some, labels, path.lps, path.pm, request.top)
+    shown = some.since(run.recipe.burn_in_epochs)
+    found = disagreement(shown, labels, path.lps, path.pm, request.top)
     return found | {"source": f"measured on the trained network, {len(first):,} examples"}

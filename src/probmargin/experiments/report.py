@@ -1,5 +1,6 @@
 """A page about runs: reads their folders, makes the pictures, draws."""
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,7 +13,8 @@ import numpy as np
 from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet
 from probmargin.data.loader import load
-from probmargin.engine.files import written_aside
+from probmargin.engine.files import check_replaces, written_aside
+from probmargin.evaluation.protocol import PROTOCOLS
 from probmargin.experiments.catalogue import find
 from probmargin.experiments.gallery import Choice, make_gallery, training_labels, training_pictures
 from probmargin.experiments.grid import full_recipe
@@ -58,6 +60,7 @@ def write_report(request: ReportRequest, say: Callable[[str], None]) -> Path:
         raise UsageError(f"a page compares up to {MOST_RUNS} runs, not {len(request.runs)}; make several pages")
     if request.out.is_dir():
         raise UsageError(f"{request.out} is a folder; name a file with -o, such as {request.out / 'report.html'}")
+    check_replaces(request.out, "-o", "report", _is_page)
     if request.images < 0:
         raise UsageError(f"--images must be 0 or more, not {request.images}")
     reports = gather(request, say)
@@ -66,6 +69,11 @@ def write_report(request: ReportRequest, say: Callable[[str], None]) -> Path:
         aside.write_text(text, encoding="utf-8")
     say(f"report on {len(reports)} {'run' if len(reports) == 1 else 'runs'}: {request.out} ({len(text) / 1e6:.2f} MB)")
     return request.out
+
+
+def _is_page(path: Path) -> bool:
+    with path.open("rb") as file:
+        return b'<meta name="generator" content="probmargin ' in file.read(8192)
 
 
 def gather(request: ReportRequest, say: Callable[[str], None]) -> list[RunReport]:
@@ -160,14 +168,33 @@ def find_published(folder: Folder) -> Published | None:
         for row in experiment.rows:
             if row.published and (row.method, row.preset) == (recipe.get("method"), recipe.get("preset")):
                 apart = list(differing(recipe, full_recipe(experiment, row).plain()))
-                found.append((len(apart), _row(row.published, attacks, apart)))
-    # Among equals the first: the tables come in the paper's order.
-    return min(found, key=lambda entry: entry[0])[1] if found else None
+                printed = _row(row.published, attacks, apart, _judged_otherwise(folder))
+                found.append((len(apart), printed))
+    # Several tables print the same runs: the one with most columns says most.
+    return min(found, key=lambda entry: (entry[0], -len(entry[1].numbers)))[1] if found else None
 
 
-def _row(place: str, attacks: dict[str, str], apart: Sequence[str]) -> Published:
+def _judged_otherwise(folder: Folder) -> tuple[str, ...]:
+    """In what the run was judged by another yardstick than the paper's."""
+    evaluation, paper = folder.evaluation or {}, PROTOCOLS["standard"]
+    told = []
+    if evaluation.get("norm", paper.norm) != paper.norm:
+        told.append(f"the norm is {evaluation['norm']}, not {paper.norm}")
+    if not math.isclose(evaluation.get("eps", paper.eps), paper.eps, rel_tol=1e-3):
+        told.append(f"eps is {evaluation['eps']:.4g}, not {paper.eps:.4g}")
+    whole = evaluation.get("test_images")
+    for name, entry in evaluation.items():
+        seen = entry.get("num_examples") if isinstance(entry, dict) and name != "worst_case" else None
+        if whole and seen and seen < whole:
+            told.append(f"{name} saw {seen:,} of {whole:,} test images")
+    return tuple(told)
+
+
+def _row(place: str, attacks: dict[str, str], apart: Sequence[str], otherwise: tuple[str, ...]) -> Published:
     numbers = {attacks[column]: pair for column, pair in published(place).items() if column in attacks}
     speaks = tuple(f"Its {column}: {text}" for column, text in doubts(place).items())
     more = len(apart) - MOST_DIFFERENCES
     told = tuple(apart[:MOST_DIFFERENCES]) + ((f"and {more} more",) if more > 0 else ())
-    return Published(place=place, numbers=numbers, source=source(), doubts=speaks, differences=told)
+    return Published(
+        place=place, numbers=numbers, source=source(), doubts=speaks, differences=told, judged_otherwise=otherwise
+    )

@@ -16,11 +16,13 @@ from probmargin.data.dataset import DataSet
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
 from probmargin.engine.environment import commit, hardware, versions
-from probmargin.experiments.grid import SMOKE_DATA, SMOKE_MODEL, ScaleName
+from probmargin.experiments.grid import SMOKE_DATA, SMOKE_MODEL, ScaleName, full_recipe
 from probmargin.experiments.plan import shared_epochs
+from probmargin.experiments.table2 import TABLE2
 from probmargin.experiments.work import Outcome, Parent, Task
 from probmargin.methods.method import Method
 from probmargin.methods.resolve import resolve
+from probmargin.reporting.cells import differing
 from probmargin.runs.run import Run
 
 Say = Callable[[str], None]
@@ -93,7 +95,20 @@ class Bench:
                 f"{study} needs {', '.join(str(self.run(row).path) for row in missing)}: make it with "
                 f"probmargin reproduce table2 --only {','.join(missing)} --trials 1 --data-dir DIR{folder}"
             )
+        for row in rows:
+            self._check(row)
         return []
+
+    def _check(self, row: str) -> None:
+        """Refuse a run that lies at a table's place but is not the table's."""
+        run = self.run(row)
+        wanted = next(entry for entry in TABLE2.rows if entry.id == row)
+        apart = list(differing(run.recipe.plain(), full_recipe(TABLE2, wanted).plain()))
+        for name, value in (("data", self.data_name), ("model", self.model_name)):
+            if run.record.get(name) != value:
+                apart.insert(0, f"{name} is {run.record.get(name)}, not {value}")
+        if apart:
+            raise UsageError(f"{run.path} is not the run of table2's row {row}: {apart[0]}; give another --out")
 
     def _with_parents(self, rows: Sequence[str]) -> list[str]:
         return [name for row in rows for name in ((PARENTS[row], row) if row in PARENTS else (row,))]

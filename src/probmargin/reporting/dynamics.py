@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ Array = npt.NDArray[Any]
 SAFE_ABOVE = 0.2
 """A margin above it (0.6 against 0.4) is safe, one of 0 or less wrong; what lies between is near the boundary."""
 SUSPECT_MARGIN = -0.25
-"""On digits with a fifth of the labels wrong, nine in ten that fall below are wrong, and nine in ten of those fall."""
+"""Chosen on digits with a fifth of the labels wrong: nine in ten below it are wrong, and nine in ten of those fall."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _BINS = 40
 
@@ -50,9 +51,13 @@ class History:
 
 def read_history(path: Path) -> History:
     """Read a dynamics.npz."""
-    with np.load(path, allow_pickle=False) as file:
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
         lps = file["lps"] if "lps" in file else None
         return History(file["index"], file["epochs"], file["margin"], file["weight"], file["correct"], lps)
+
+
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, BadZipFile)
+"""What reading a damaged dynamics.npz raises."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +93,7 @@ def summarise(history: History, known: Labels | None = None, *, burn_in: int = 0
         "weight": weight_summary(late, known, top),
         "classes": None if known is None else class_summary(late, known),
         "lps": lps_summary(late, known, top),
-        "suspects": suspects(history, known, top),
+        "suspects": suspects(history, known, top, late),
         "noise": noise_summary(late, known),
     }
 
@@ -213,8 +218,11 @@ def disagreement(history: History, known: Labels | None, lps: Array, margin: Arr
     }
 
 
-def suspects(history: History, known: Labels | None, top: int) -> dict[str, Any]:
-    """Examples that look mislabelled: wrong in every epoch after the first quarter, by 0.25 or more in the mean."""
+def suspects(history: History, known: Labels | None, top: int, shown: History | None = None) -> dict[str, Any]:
+    """Examples that look mislabelled: wrong in every epoch after the first quarter, by 0.25 or more in the mean.
+
+    Their numbers in the list are averages over `shown`, so that one example has one weight everywhere.
+    """
     late = history.since(int(np.ceil(np.quantile(history.epochs, 0.25))))
     margin = late.margin.mean(axis=0)
     found = (late.margin < 0).all(axis=0) & (margin <= SUSPECT_MARGIN)
@@ -225,7 +233,7 @@ def suspects(history: History, known: Labels | None, top: int) -> dict[str, Any]
         f"with a mean margin of {SUSPECT_MARGIN:g} or less",
         "count": len(listed),
         "share": len(listed) / len(margin),
-        "examples": [_example(late, known, place) for place in listed[:top]],
+        "examples": [_example(shown or late, known, place) for place in listed[:top]],
         "judged": None,
     }
     if known is not None and known.is_wrong is not None and known.is_wrong.any():

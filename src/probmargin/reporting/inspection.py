@@ -65,7 +65,8 @@ def _example_header(examples: Sequence[Mapping[str, Any]], *extra: str) -> tuple
 def _weights(summary: Summary) -> list[Section]:
     weight = summary["weight"]
     if weight["is_uniform"]:
-        return [Section("Weights", ("every example has the same weight: this method does not reweight",))]
+        why = "this method does not reweight" if summary["past_burn_in"] else "weights begin after the burn-in"
+        return [Section("Weights", (f"every example has the same weight: {why}",))]
     worth = weight["effective_sample_size"]
     lines = (
         f"worth {worth:,.0f} equally weighted examples ({worth / summary['examples']:.1%}); Gini {weight['gini']:.2f}",
@@ -138,6 +139,8 @@ def _suspects(summary: Summary) -> Section:
 
 def _noise(summary: Summary) -> Section:
     noise = summary["noise"]
+    if not noise["examples"]:
+        return Section("Wrong labels", ("no label was made wrong",))
     lines = (
         f"{noise['examples']:,} labels are known to be wrong ({noise['share_of_examples']:.1%} of the examples); "
         f"they get {noise['share_of_weight']:.1%} of the weight (x{noise['ratio']:.2f})",

@@ -234,6 +234,12 @@ class _Training:
             "class_counts": dict(zip(self.data.classes, self.data.class_counts(), strict=True)),
             "sync_bn": self.request.sync_bn,
         }
+        facts["options"] = {
+            "validation_every": self.request.validation_every,
+            "early_stopping": self.request.early_stopping,
+            "monitor_every": self.request.monitor_every,
+            "keep_epochs": list(self.request.keep_epochs),
+        }
         if self.request.checkpoint is not None:
             facts["checkpoint_file"] = str(self.request.checkpoint)
         if self.request.validation is not None:

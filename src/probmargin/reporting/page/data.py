@@ -61,6 +61,8 @@ class Published:
     doubts: tuple[str, ...] = ()
     differences: tuple[str, ...] = ()
     """Where the run's recipe is not the one the row stands for."""
+    judged_otherwise: tuple[str, ...] = ()
+    """Where the run was judged by another yardstick than the paper's."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,5 +125,15 @@ def train_command(report: RunReport, out: str, *options: str) -> str:
     words += ["--normalize"] if (record.get("model_settings") or {}).get("mean_std") else []
     counts = (record.get("monitors") or {}).get("counts") or {}
     words += ["--monitor", ",".join(f"{name}:{count}" for name, count in counts.items())] if counts else []
+    words += _options(record.get("options") or {}, watched=bool(counts))
     dynamics = ["--dynamics"] if folder.dynamics_path.exists() and "--dynamics" not in options else []
     return _command(*words, "--out", out, *options, *dynamics)
+
+
+def _options(asked: dict[str, Any], *, watched: bool) -> list[str]:
+    """What decides when a run is looked at and which states it keeps."""
+    words = ["--monitor-every", str(asked["monitor_every"])] if watched and asked.get("monitor_every") else []
+    for name in ("validation_every", "early_stopping"):
+        words += [f"--{name.replace('_', '-')}", str(asked[name])] if asked.get(name) else []
+    kept = ",".join(str(epoch) for epoch in asked.get("keep_epochs") or ())
+    return [*words, *(["--keep-epochs", kept] if kept else [])]

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
-from probmargin.reporting.dynamics import History, Labels, read_history, summarise
+from probmargin.reporting.dynamics import UNREADABLE, History, Labels, read_history, summarise
 
 Array = npt.NDArray[Any]
 Entry = dict[str, Any]
@@ -86,7 +85,7 @@ def load_history(path: Path) -> History | None:
     """Read a run's dynamics; None where there are none, or none that can be read."""
     try:
         history = read_history(path)
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+    except UNREADABLE:
         return None
     return history if history.margin.ndim == 2 and history.margin.size else None
 

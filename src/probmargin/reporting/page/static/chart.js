@@ -232,7 +232,11 @@ class Chart {
   listen() {
     const plot = this.plot;
     let start = null;
-    plot.addEventListener("pointerdown", (event) => { start = this.pixel(event); });
+    plot.addEventListener("pointerdown", (event) => {
+      // A finger reads and scrolls the page; zooming by dragging is for a mouse.
+      if (event.pointerType !== "touch") start = this.pixel(event);
+      this.read(this.nearest(this.epochAt(this.pixel(event))));
+    });
     plot.addEventListener("pointermove", (event) => {
       const now = this.pixel(event);
       this.read(this.nearest(this.epochAt(now)));
@@ -248,7 +252,7 @@ class Chart {
     };
     plot.addEventListener("pointerup", end);
     plot.addEventListener("pointercancel", () => { start = null; });
-    plot.addEventListener("pointerleave", () => { start = null; if (document.activeElement !== plot) this.forget(); });
+    plot.addEventListener("pointerleave", (event) => { start = null; if (event.pointerType !== "touch" && document.activeElement !== plot) this.forget(); });
     plot.addEventListener("dblclick", () => this.all());
     plot.addEventListener("blur", () => this.forget());
     plot.addEventListener("keydown", (event) => this.key(event));
