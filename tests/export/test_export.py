@@ -185,6 +185,8 @@ def test_a_bundle_needs_torch_alone_and_its_claims_are_measured(trained: Path, t
     request = EvaluationRequest(run=run, attacks=("nat",), device="cpu")
     results, _ = evaluate_subject(request, log=lambda line: None)
     bundle = pm.export(run, tmp_path / "bundle", format="robustbench", num_examples=10)
+    files = ["README.md", "card.json", "model.py", "model_info.json", "weights.pt"]
+    assert sorted(path.name for path in bundle.iterdir()) == files
     x = torch.linspace(0, 1, 128).view(2, 1, 8, 8)
     torch.testing.assert_close(logits_alone(bundle, (1, 8, 8)), open_run(run).model(x), rtol=1e-4, atol=1e-4)
     claims = json.loads((bundle / "model_info.json").read_text())
@@ -230,15 +232,35 @@ def build(num_classes):
 """
 
 
-@pytest.mark.parametrize(("module", "extra"), [("ownbare", ""), ("ownnumpy", "import numpy")])
-def test_own_models_in_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, extra: str) -> None:
-    (tmp_path / f"{module}.py").write_text(OWN.format(extra=extra), encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
+def own_run(folder: Path, monkeypatch: pytest.MonkeyPatch, model: str, source: str) -> None:
+    """A short run, in `folder`, of a network that a user wrote."""
+    (folder / f"{model.partition(':')[0]}.py").write_text(source, encoding="utf-8")
+    monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    recipe = resolve("at", data="digits", epochs=1, settings={"attack.num_steps": "1"})
-    request = TrainRequest(out=tmp_path / "run", model=f"{module}:build", device="cpu", normalize=True)
+    recipe = resolve("standard", data="digits", epochs=1)
+    request = TrainRequest(out=folder / "run", model=model, device="cpu", normalize=True)
     train(recipe, load_digits(), request, Reporter(quiet=True))
-    if extra:
+
+
+NAMES_OF_OURS = """
+def load_model(num_classes): return Net(num_classes)
+class Normalize(nn.Module):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "source"),
+    [
+        ("ownbare:build", OWN.format(extra="")),
+        ("ownfuture:build", '"""Mine."""\nfrom __future__ import annotations\n' + OWN.format(extra="")),
+        ("ownnames:load_model", OWN.format(extra="") + NAMES_OF_OURS),
+        ("ownnumpy:build", OWN.format(extra="import numpy")),
+    ],
+)
+def test_own_models_in_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, source: str) -> None:
+    own_run(tmp_path, monkeypatch, model, source)
+    if "numpy" in model:
         with pytest.raises(UsageError, match="imports numpy"):
             pm.export("run", "bundle", format="robustbench")
         assert not (tmp_path / "bundle").exists()
@@ -246,6 +268,29 @@ def test_own_models_in_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     bundle = pm.export("run", tmp_path / "bundle", format="robustbench", num_examples=10)
     x = torch.linspace(0, 1, 128).view(2, 1, 8, 8)
     torch.testing.assert_close(logits_alone(bundle, (1, 8, 8)), open_run("run").model(x), rtol=1e-4, atol=1e-4)
+    assert (bundle / "network.py").read_text(encoding="utf-8") == source
+
+
+ONCE = """
+import os
+if "OWN_ONCE" in os.environ:
+    {deed}
+os.environ["OWN_ONCE"] = "1"
+"""
+
+
+@pytest.mark.parametrize("deed", ["raise RuntimeError('a second time')", "raise SystemExit(3)"])
+def test_a_bundle_that_cannot_be_read_is_one_line_and_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deed: str
+) -> None:
+    monkeypatch.setenv("OWN_ONCE", "")
+    monkeypatch.delenv("OWN_ONCE")
+    module = f"ownonce{len(deed)}"
+    own_run(tmp_path, monkeypatch, f"{module}:build", OWN.format(extra=ONCE.format(deed=deed)))
+    before = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(Failure, match=r"^the written bundle cannot be read: .*network\.py, line \d+\); try another"):
+        pm.export("run", "bundle", format="robustbench", num_examples=4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_a_model_given_as_an_object(tmp_path: Path) -> None:

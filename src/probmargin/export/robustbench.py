@@ -2,37 +2,54 @@
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from probmargin.core.errors import Failure
 from probmargin.core.types import Classifier
 from probmargin.engine.files import write_json
-from probmargin.export.source import model_source
+from probmargin.export.source import sources
 from probmargin.export.subject import Exported
 from probmargin.methods.propose import named
+from probmargin.models.own import failed_at
 
 STANDARD_EPS = 8 / 255
 
 
 def write_bundle(subject: Exported, folder: Path) -> None:
-    """model.py, weights.pt and model_info.json."""
-    text = model_source(subject)
+    """model.py, a user's own network.py, weights.pt and model_info.json."""
+    files = sources(subject)
     folder.mkdir()
-    (folder / "model.py").write_text(text, encoding="utf-8")
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
     torch.save(dict(subject.model.state_dict()), folder / "weights.pt")
     write_json(folder / "model_info.json", claims(subject))
 
 
 def read_bundle(folder: Path, _: Exported) -> Classifier:
-    """The model built from the bundle's own file."""
+    """The model built from the bundle's own files."""
+    try:
+        return _built(folder)
+    except (Exception, SystemExit) as error:
+        raise Failure(
+            f"the written bundle cannot be read: {failed_at(error)}; try another --format, the bundle was removed"
+        ) from None
+
+
+def _built(folder: Path) -> Classifier:
     spec = importlib.util.spec_from_file_location("probmargin_bundle", folder / "model.py")
     assert spec is not None
     assert spec.loader is not None
     module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    model: Classifier = module.load_model(str(folder / "weights.pt"))
+    wrote, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        spec.loader.exec_module(module)
+        model: Classifier = module.load_model(str(folder / "weights.pt"))
+    finally:
+        sys.dont_write_bytecode = wrote
     return model
 
 

@@ -1,4 +1,4 @@
-"""A network's definition as one Python file that needs torch alone."""
+"""A network's definition as Python files that need torch alone."""
 
 import ast
 import importlib
@@ -40,8 +40,34 @@ def load_model(weights: str | None = "weights.pt") -> nn.Module:
 '''
 
 
+_BESIDE = '''
+
+def _beside() -> ModuleType:
+    """network.py in this folder, whatever else is called so."""
+    spec = spec_from_file_location("network_of_bundle", Path(__file__).with_name("network.py"))
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+'''
+
+_BESIDE_IMPORTS = {
+    "import sys",
+    "from importlib.util import module_from_spec, spec_from_file_location",
+    "from pathlib import Path",
+    "from types import ModuleType",
+}
+
+
+def sources(subject: Exported) -> dict[str, bytes]:
+    """The files by name: model.py, and a user's own file unchanged beside it, where no name of ours can meet theirs."""
+    files = {"model.py": model_source(subject).encode()}
+    name = str(subject.record["model"])
+    return files | {"network.py": _own_file(name)} if ":" in name else files
+
+
 def model_source(subject: Exported) -> str:
-    """The file's text."""
+    """The text of model.py."""
     if subject.settings is None:
         raise UsageError(
             "a model that was given as an object has no source file; train it as --model package.module:factory"
@@ -97,25 +123,31 @@ def _joined(imports: set[str], parts: list[str]) -> str:
 
 
 def _own(name: str, arguments: dict[str, Any]) -> tuple[str, str]:
-    """The user's own file as it is, with our normalisation beside it."""
+    """Our normalisation, and a call of the user's own file."""
     factory = factory_of(name)
-    module_name, _, attribute = name.partition(":")
-    path = Path(str(importlib.import_module(module_name).__file__))
-    text = path.read_text(encoding="utf-8")
-    foreign = sorted(_roots(text) - {"torch"} - set(sys.stdlib_module_names))
+    imports, parts = _pieces(layers)
+    normalize = next(part for part in parts if part.startswith("class Normalize"))
+    head = _joined({*imports, *_BESIDE_IMPORTS}, ["Images = Logits = torch.Tensor", normalize])
+    call = f"_beside().{name.partition(':')[2]}({_spelled(accepted(factory, **arguments))})"
+    return f"{head}{_BESIDE}", call
+
+
+def _own_file(name: str) -> bytes:
+    """The file a user's own model is imported from, as it is."""
+    path = Path(str(importlib.import_module(name.partition(":")[0]).__file__))
+    if path.suffix != ".py":
+        raise UsageError(f"{path} is no Python source: put the network's definition into one .py file")
+    content = path.read_bytes()
+    foreign = sorted(_roots(content) - {"torch"} - set(sys.stdlib_module_names))
     if foreign:
         raise UsageError(
             f"{path} imports {', '.join(foreign)}, and the bundle's model file may need torch alone: put the network's "
             "definition into one file"
         )
-    imports, parts = _pieces(layers)
-    normalize = next(part for part in parts if part.startswith("class Normalize"))
-    head = _joined(set(imports), ["Images = Logits = torch.Tensor", normalize])
-    call = f"{attribute}({_spelled(accepted(factory, **arguments))})"
-    return f"{head}\n\n{text.strip()}\n", call
+    return content
 
 
-def _roots(text: str) -> set[str]:
+def _roots(text: bytes) -> set[str]:
     """The top-level packages a file imports; a relative import is its own package's."""
     found = set()
     for node in ast.walk(ast.parse(text)):
