@@ -225,3 +225,49 @@ def test_wrong_exports_and_imports(program: Program, trained: Path) -> None:
     program.refuses("cannot be read as weights", "import", "m.onnx", *load)
     state = next(Path("run/checkpoints").glob("*.safetensors"))
     program.refuses("no conv1", "import", str(state), *load)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("report", "run", "--images", "0", "-o"),
+        ("evaluate", "run", "--attacks", "nat", "--num-examples", "4", "--out"),
+        ("evaluate", "run", "--attacks", "nat", "--num-examples", "4", "--save-adversarial"),
+        ("audit", "run", "--num-examples", "4", "--out"),
+        ("inspect", "run", "--json"),
+    ],
+    ids=lambda command: f"{command[0]} {command[-1]}",
+)
+def test_files_of_another_kind_are_left_alone(program: Program, trained: Path, command: tuple[str, ...]) -> None:
+    shutil.copytree(trained, "run")
+    shutil.copytree(trained, "other")
+    Path("mine.txt").write_text("mine", encoding="utf-8")
+    Path("mine.json").write_text('{"a": 1}', encoding="utf-8")
+    Path("mine.html").write_text("<!doctype html><title>mine</title>", encoding="utf-8")
+    arrays()
+    option = command[-1]
+    for name in ("mine.txt", "mine.json", "mine.html", "data.npz"):
+        program.refuses(f"choose another {option}", *command, name)
+    owned = ("recipe.json", "record.json", "metrics.jsonl", "evaluation.json", "audit.json", "dynamics.npz")
+    for name in (*owned, "checkpoints/state-0002.json", "checkpoints/new.json"):
+        program.refuses("belongs to the run in", *command, f"other/{name}")
+
+
+def test_files_of_the_same_kind_are_replaced(program: Program, trained: Path) -> None:
+    shutil.copytree(trained, "run")
+    few = ("run", "--num-examples", "4", "--device", "cpu")
+    for command in (
+        ("report", "run", "--images", "0", "-o", "page.html"),
+        ("evaluate", *few, "--attacks", "nat", "--out", "a.json", "--save-adversarial", "x.npz"),
+        ("evaluate", *few, "--attacks", "nat", "--out", "run/evaluation.json"),
+        ("audit", *few, "--out", "b.json"),
+        ("audit", *few, "--out", "run/audit.json"),
+    ):
+        for _ in range(2):
+            result = program(*command)
+            assert result.code == 0, result.err
+    program.refuses("choose another --out", "audit", *few, "--out", "a.json")
+    arrays()
+    program.refuses("data.npz is there already", "evaluate", *few, "--attacks", "nat", "--out", "data.json")
+    both = ("--out", "c.json", "--save-adversarial", "c.npz")
+    program.refuses("puts its arrays", "evaluate", *few, "--attacks", "nat", *both)

@@ -24,10 +24,12 @@ def inspect_run(
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
 ) -> None:
     """Look at the weights of a run: who carries them, who gains and loses, who looks mislabelled."""
-    from probmargin.engine.files import write_json
+    from probmargin.engine.files import check_replaces, holds_json, write_json
     from probmargin.experiments.inspect import InspectRequest, inspect_run as look
     from probmargin.reporting.inspection import plain, sections
 
+    if json_file is not None:
+        check_replaces(json_file, "--json", "such file", lambda path: holds_json(path, "weight", "lps", "suspects"))
     request = InspectRequest(run=run, top=top, measure_lps=measure_lps, data_dir=data_dir, device=device)
     summary = look(request)
     parts = sections(summary)

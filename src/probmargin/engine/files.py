@@ -4,7 +4,8 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,40 @@ def check_is_new(path: Path, option: str) -> None:
     if path.exists():
         raise UsageError(f"{path} is there already and is left as it is; remove it or choose another {option}")
     check_can_write(path, option)
+
+
+_JSON = ("record.json", "recipe.json", "metrics.jsonl", "evaluation.json", "audit.json")
+RUN_FILES = (*_JSON, "evaluation.npz", "dynamics.npz", "label_noise.npz")
+"""What a run's folder keeps under these names is the run's own."""
+
+
+def check_replaces(path: Path, option: str, kind: str, is_kind: Callable[[Path], bool]) -> None:
+    """Refuse to write over a file of another kind than ours, and over what belongs to a run."""
+    check_file(path, option)
+    folder = path.parent.resolve()
+    run = folder.parent if folder.name == "checkpoints" else folder
+    if (run / "record.json").exists() and (run != folder or path.name in RUN_FILES):
+        raise UsageError(f"{path} belongs to the run in {run}; choose another {option}")
+    if path.exists() and not is_kind(path):
+        raise UsageError(f"{path} is there already and is no {kind}, so it is left as it is; choose another {option}")
+
+
+def holds_json(path: Path, *fields: str) -> bool:
+    """Whether a file is one JSON object with these fields."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and set(fields) <= set(content)
+
+
+def holds_arrays(path: Path, *names: str) -> bool:
+    """Whether a file is an .npz with arrays of these names."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {f"{name}.npy" for name in names} <= set(archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def write_json(path: Path, plain: Any) -> None:

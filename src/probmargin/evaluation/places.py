@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from probmargin.core.errors import UsageError
-from probmargin.engine.files import write_json
+from probmargin.engine.files import check_replaces, holds_arrays, holds_json, write_json
 from probmargin.evaluation.summary import summarize
 from probmargin.evaluation.verdicts import SCORES, Array, Verdicts, differences, join, write_arrays
 from probmargin.runs.run import Run, open_run
@@ -91,6 +91,23 @@ def place_of(run: Run | None, out: Path | None) -> Place:
     if out is not None:
         return Place(out, out.with_name(out.name + ".parts"))
     return Place()
+
+
+def check_out(out: Path, run: Path | None) -> None:
+    """Refuse to write results, and the arrays beside them, over anything but older ones; the run's own are replaced."""
+    if run is not None and out.resolve() == Run(run).evaluation_path.resolve():
+        return
+    check_replaces(out, "--out", "file of results", lambda path: holds_json(path, "protocol", "norm", "num_examples"))
+    arrays = out.with_suffix(".npz")
+    check_replaces(arrays, "--out", "file of results", lambda path: holds_arrays(path, "logit_margin_nat"))
+
+
+def check_adversarial(path: Path, out: Path | None) -> None:
+    """Refuse to write adversarial images over anything but older ones, or where the results' arrays go."""
+    if out is not None and path.resolve() == out.with_suffix(".npz").resolve():
+        raise UsageError(f"{path} is where --out {out} puts its arrays; choose another --save-adversarial")
+    kind = "file of adversarial images"
+    check_replaces(path, "--save-adversarial", kind, lambda path: holds_arrays(path, "x_adv", "x_adv_uint8"))
 
 
 def merge(path: Path) -> tuple[dict[str, Any], Path]:

@@ -9,10 +9,11 @@ from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet
 from probmargin.engine.devices import pick_device
 from probmargin.engine.environment import commit, hardware, versions
-from probmargin.engine.files import check_file, write_json
+from probmargin.engine.files import check_replaces, holds_json, write_json
 from probmargin.evaluation.audit import audit, lines
 from probmargin.evaluation.subject import EvaluationRequest, first_images, open_subject, settings_of
 from probmargin.models.build import check_model
+from probmargin.models.checks import check_gradient
 from probmargin.runs.run import open_run
 
 NUM_EXAMPLES = 200
@@ -22,9 +23,10 @@ def audit_subject(
     request: EvaluationRequest, surrogate: Path | None, log: Callable[[str], None]
 ) -> tuple[dict[str, Any], Path | None]:
     """Audit what the request names; a run's audit.json lies in its folder, another model's at `out`."""
-    if request.out is not None:
-        check_file(request.out, "--out")
+    if request.out is not None and (request.run is None or request.out.resolve() != _own(request.run).resolve()):
+        check_replaces(request.out, "--out", "audit", lambda path: holds_json(path, "verdict", "checks"))
     run, model, data = open_subject(request, log)
+    check_gradient(model, (data.channels, *data.image_size), str(request.run or request.model))
     count = min(NUM_EXAMPLES, len(data.test)) if request.num_examples is None else request.num_examples
     settings = settings_of(replace(request, num_examples=count), run, len(data.test))
     device = pick_device(request.device)
@@ -43,10 +45,15 @@ def audit_subject(
     result |= {"hardware": hardware(device), "commit": commit(), "versions": versions()}
     for line in lines(result):
         log(line)
-    path = run.path / "audit.json" if run is not None and request.out is None else request.out
+    path = _own(run.path) if run is not None and request.out is None else request.out
     if path is not None:
         write_json(path, result)
     return result, path
+
+
+def _own(run: Path) -> Path:
+    """Where a run's audit lies."""
+    return run / "audit.json"
 
 
 def _surrogate(path: Path, data: DataSet) -> Any:

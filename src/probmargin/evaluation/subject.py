@@ -17,17 +17,16 @@ from probmargin.data.loader import DESCRIPTIONS, load
 from probmargin.engine.devices import pick_device
 from probmargin.engine.distributed import World, local_device, process_group
 from probmargin.engine.environment import commit, hardware, versions
-from probmargin.engine.files import check_file
 from probmargin.evaluation.checks import SAME_OUTPUT, output_spread
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
 from probmargin.evaluation.export import save_adversarial
 from probmargin.evaluation.parts import weights_hash
-from probmargin.evaluation.places import Place, Shard, merge, parse_shard, place_of
+from probmargin.evaluation.places import Place, Shard, check_adversarial, check_out, merge, parse_shard, place_of
 from probmargin.evaluation.protocol import PROTOCOLS, make_plan
 from probmargin.evaluation.summary import summarize
 from probmargin.evaluation.verdicts import Verdicts
 from probmargin.models.build import build_model, check_model, origin
-from probmargin.models.checks import check_logits
+from probmargin.models.checks import check_gradient, check_logits
 from probmargin.runs.run import Run, open_run
 from probmargin.runs.weights import with_weights
 
@@ -35,6 +34,9 @@ Log = Callable[[str], None]
 
 KINDS = {known.partition(":")[0] for known in DESCRIPTIONS}
 """Of data that can be loaded by name."""
+
+WITHOUT_GRADIENTS = {"nat", "square"}
+"""Attacks that a model without gradients can be judged by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +67,15 @@ class EvaluationRequest:
 
 def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, Any], Path | None]:
     """Judge what the request names; results go into the run's folder, or to `out`. A shard leaves its part there."""
-    for path, option in ((request.out, "--out"), (request.save_adversarial, "--save-adversarial")):
-        if path is not None:
-            check_file(path, option)
+    if request.out is not None:
+        check_out(request.out, request.run)
+    if request.save_adversarial is not None:
+        check_adversarial(request.save_adversarial, request.out)
     run, model, data = open_subject(request, log)
     if run is None:
         _check_outputs(model, data, request)
+    if not set(request.attacks) <= WITHOUT_GRADIENTS:
+        check_gradient(model, (data.channels, *data.image_size), str(request.run or request.model))
     settings = settings_of(request, run, len(data.test))
     for name in request.attacks:
         make_plan(name, settings.norm, settings.eps)
