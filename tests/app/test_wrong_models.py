@@ -45,6 +45,26 @@ def needy(depth, width): return Net()
 def number(): return 3
 def broken(): return undefined_name
 def frozen(): return Net().requires_grad_(False)
+class Without(Net):
+    def forward(self, x):
+        with torch.no_grad():
+            return super().forward(x)
+class Blind(Net):
+    def forward(self, x): return super().forward(x.detach())
+class Fixed(Net):
+    def forward(self, x): return super().forward(x.view(2, 1, 8, 8))
+class InPlace(Net):
+    def forward(self, x): return super().forward(x.clamp_(0, 1))
+class Auxiliary(Net):
+    def forward(self, x): return (super().forward(x), x) if self.training else super().forward(x)
+class Still(Net):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.conv.requires_grad_(False), self.linear.requires_grad_(False)
+class Leaving(Net):
+    def forward(self, x): raise SystemExit(3)
+def leave(): raise SystemExit("no network today")
 def nothing():
     net = Net()
     net.linear.weight.data.fill_(float("nan"))
@@ -66,6 +86,14 @@ MODELS = [
     ("every one is frozen", "frozen"),
     ("linear.weight holds NaN", "nothing"),
     ("has no function or class named 'absent'", "absent"),
+    ("no gradient reaches the images", "Without"),
+    ("no gradient reaches the images", "Blind"),
+    ("leave the batch size open", "Fixed"),
+    ("a leaf Variable that requires grad", "InPlace"),
+    ("Auxiliary in train mode returns tuple; return one tensor of logits", "Auxiliary"),
+    ("no gradient reaches the parameters", "Still"),
+    ("SystemExit: 3", "Leaving"),
+    ("SystemExit: no network today", "leave"),
 ]
 
 
@@ -164,6 +192,20 @@ def test_checkpoints_that_are_wrong(program: Program, trained: Path) -> None:
 def test_models_that_cannot_be_judged(program: Program, words: str, name: str) -> None:
     Path("wrongnets.py").write_text(SOURCE, encoding="utf-8")
     program.refuses(words, "evaluate", "--model", f"wrongnets:{name}", "--data", "digits", "--attacks", "nat,pgd-5")
+
+
+@pytest.mark.parametrize("command", [("evaluate", "--attacks", "nat,pgd-5"), ("audit", "--num-examples", "10")])
+@pytest.mark.parametrize("name", ["Without", "Blind"])
+def test_models_without_gradients_cannot_be_attacked(program: Program, command: tuple[str, ...], name: str) -> None:
+    Path("wrongnets.py").write_text(SOURCE, encoding="utf-8")
+    judged = ("--model", f"wrongnets:{name}", "--data", "digits")
+    program.refuses("no gradient reaches the images", command[0], *judged, *command[1:])
+    assert program("evaluate", *judged, "--attacks", "nat", "--num-examples", "10").code == 0
+
+
+def test_a_module_that_cannot_be_imported_since_it_ends_the_program(program: Program) -> None:
+    Path("ending.py").write_text("import sys\nsys.exit(4)\n", encoding="utf-8")
+    program.refuses("SystemExit: 4", "train", "--model", "ending:build", "--data", "digits", "--out", "run")
 
 
 class Dicts(Dataset[Any]):

@@ -10,6 +10,7 @@ from torch import nn
 
 from probmargin.core.errors import UsageError
 from probmargin.models.build import build_model, check_model
+from probmargin.models.checks import check_trainable
 
 COUNTS = {
     "resnet18": 11_173_962,
@@ -107,3 +108,27 @@ def test_bad_names_and_bad_fits() -> None:
         check_model(model, (1, 8, 8), 10, "small-cnn")
     with pytest.raises(UsageError, match="the data has 7 classes"):
         check_model(model, (3, 8, 8), 7, "small-cnn")
+
+
+def test_checks_leave_a_model_as_it_was() -> None:
+    """Parameters, gradients, buffers, modes and torch's generator."""
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Dropout(), nn.Flatten(), nn.Linear(144, 3))
+    model[1].eval()
+    model[4].weight.grad = torch.ones(3, 144)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    modes = [module.training for module in model.modules()]
+    drawn = torch.get_rng_state()
+    check_trainable(model, (1, 8, 8), 3, "net")
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+    assert modes == [module.training for module in model.modules()]
+    assert torch.equal(torch.get_rng_state(), drawn)
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    assert len(gradients) == 1
+    assert bool((gradients[0] == 1).all())
+
+
+def test_a_last_layer_of_zeros_is_fine() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    nn.init.zeros_(model[1].weight)  # type: ignore[arg-type]
+    check_trainable(model, (1, 8, 8), 3, "net")

@@ -1,10 +1,12 @@
 """What can be wrong with a network before anything is done with it."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
 from probmargin.core.errors import UsageError
-from probmargin.core.frozen import model_mode
+from probmargin.core.frozen import ModelMode, model_mode, with_clean_buffers
 from probmargin.core.types import Logits
 from probmargin.models.own import failed_at
 
@@ -36,15 +38,59 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 
 def check_trainable(model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str) -> None:
-    """Refuse, beyond that, a model whose outputs are probabilities or differ from call to call in eval mode."""
+    """Refuse, beyond that, a model that gives probabilities, is random in eval mode, or lets no gradient through."""
     first, second = _outputs(model, image_shape, num_classes, name)
-    trained_parameters(model)
+    trained = trained_parameters(model)
     check_logits(first, name)
     if float((first - second).abs().max()) > _SAME:
         raise UsageError(
             f"model {name} is random in eval mode: its dropout or noise stays on; use nn.Dropout, or "
             "F.dropout(..., training=self.training)"
         )
+    check_gradient(model, image_shape, name)
+    check_gradient(model, image_shape, name, trained, mode="train")
+
+
+def check_gradient(
+    model: nn.Module,
+    image_shape: tuple[int, ...],
+    name: str,
+    trained: Sequence[nn.Parameter] = (),
+    mode: ModelMode = "eval",
+) -> None:
+    """Refuse a model that lets no gradient through to the images, or to any of the trained parameters.
+
+    A gradient of zeros is one: a last layer may begin at zero. Parameters, their gradients and buffers stay as found.
+    """
+    found = _reached(model, _images(model, 3, image_shape).requires_grad_(), trained, name, mode)
+    if not found[0] or (trained and not any(found[1:])):
+        what = "images" if not found[0] else "parameters"
+        raise UsageError(
+            f"no gradient reaches the {what} in model {name}: its forward pass detaches, or runs under "
+            "torch.no_grad(); leave that out, and freeze layers by requires_grad_(False)"
+        )
+
+
+def _reached(
+    model: nn.Module, x: torch.Tensor, trained: Sequence[nn.Parameter], name: str, mode: ModelMode
+) -> list[bool]:
+    """Whether a gradient comes back to the images, and to each of these parameters."""
+    devices = [x.device] if x.is_cuda else []
+    try:
+        with torch.random.fork_rng(devices=devices), model_mode(model, mode), torch.enable_grad():
+            logits = with_clean_buffers(model, detach=False)(x)
+            if not isinstance(logits, torch.Tensor):
+                raise _not_logits(logits, f"{name} in {mode} mode")
+            if not logits.requires_grad:
+                return [False] * (1 + len(trained))
+            gradients = torch.autograd.grad(logits.sum(), [x, *trained], allow_unused=True)
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"model {name} fails in {mode} mode where gradients are taken: {failed_at(error)}; repair it there"
+        ) from None
+    return [gradient is not None for gradient in gradients]
 
 
 def check_logits(logits: Logits, name: str) -> None:
@@ -53,30 +99,53 @@ def check_logits(logits: Logits, name: str) -> None:
         raise UsageError(f"model {name} returns probabilities; leave out its last softmax, so that it returns logits")
 
 
+def _images(model: nn.Module, count: int, image_shape: tuple[int, ...]) -> torch.Tensor:
+    """Random images, always the same, where the model is."""
+    parameters = list(model.parameters())
+    device = parameters[0].device if parameters else torch.device("cpu")
+    return torch.rand(count, *image_shape, generator=torch.Generator().manual_seed(0)).to(device)
+
+
+def _not_logits(found: object, name: str) -> UsageError:
+    return UsageError(f"model {name} returns {type(found).__name__}; return one tensor of logits (B, classes)")
+
+
+def _check_batch_sizes(model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str) -> None:
+    """Refuse a model that takes two images and not three."""
+    try:
+        with model_mode(model, "eval"), torch.no_grad():
+            found = str(tuple(model(_images(model, 3, image_shape)).shape))
+    except (Exception, SystemExit) as error:
+        found = failed_at(error)
+    if found != str((3, num_classes)):
+        raise UsageError(
+            f"model {name} takes 2 images and not 3 ({found}); leave the batch size open, as x.flatten(1) does"
+        )
+
+
 def _outputs(
     model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Two passes over the same two random images."""
-    parameters = list(model.parameters())
-    device = parameters[0].device if parameters else torch.device("cpu")
-    x = torch.rand(2, *image_shape, generator=torch.Generator().manual_seed(0)).to(device)
+    x = _images(model, 2, image_shape)
     try:
         with model_mode(model, "eval"), torch.no_grad():
             first, second = model(x), model(x)
     except UsageError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
             f"model {name} does not take images of shape {image_shape}: {failed_at(error)}; build it for "
             f"{image_shape[0]} channels and images of {image_shape[1]}x{image_shape[2]}, or pass other data"
         ) from None
     if not isinstance(first, torch.Tensor):
-        raise UsageError(f"model {name} returns {type(first).__name__}; return one tensor of logits (B, classes)")
+        raise _not_logits(first, name)
     if tuple(first.shape) != (2, num_classes):
         raise UsageError(
             f"model {name} gives an output of shape {tuple(first.shape)} for 2 images; the data has {num_classes} "
             f"classes, so it must be (2, {num_classes}): give its last layer {num_classes} outputs"
         )
+    _check_batch_sizes(model, image_shape, num_classes, name)
     if first.dtype in (torch.float16, torch.bfloat16):
         raise UsageError(f"model {name} computes in {first.dtype}; call .float() on it, since precision is chosen here")
     if not bool(first.isfinite().all()):

@@ -25,7 +25,7 @@ def own_factory(name: str) -> Factory:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise _not_found(name, module_name, str(error.name)) from None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _failed(f"model {name}: its module cannot be imported", error) from None
     finally:
         # Last from now on: a stray file here must not take the place of a package that is imported later.
@@ -47,7 +47,7 @@ def call_factory(name: str, factory: Factory, settings: dict[str, int]) -> nn.Mo
         model: object = _called(factory, settings)
     except UsageError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         given = ", ".join(settings) or "no arguments"
         raise _failed(f"model {name}: calling it with {given} failed", error) from None
     if not isinstance(model, nn.Module):
