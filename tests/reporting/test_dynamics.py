@@ -122,3 +122,16 @@ def test_the_file_is_read_without_torch(tmp_path: Path) -> None:
         f"summarise(read_history(Path({str(tmp_path / 'dynamics.npz')!r}))); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_suspect_is_wrong_in_every_epoch_after_the_first_quarter() -> None:
+    """Of eight epochs the first two may be right; the third may not, and one lucky epoch later clears an example."""
+    margin = np.full((8, 4), -0.5)
+    margin[:2, 0] = 0.5
+    margin[:3, 1] = 0.5
+    margin[6, 2] = 0.1
+    margin[:, 3] = -0.2
+    history = History(np.arange(4), np.arange(8), margin, np.ones((8, 4)), margin > 0)
+    found = summarise(history, Labels(np.zeros(4, dtype=int)), top=4)["suspects"]
+    assert [entry["index"] for entry in found["examples"]] == [0]
+    assert found["criterion"].startswith("wrong in every epoch from 3 to 8")
