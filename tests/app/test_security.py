@@ -68,6 +68,26 @@ def test_weights_with_code_are_refused(tmp_path: Path, proof: Path, name: str) -
     assert not proof.exists()
 
 
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("bare", [False, True])
+def test_refused_weights_are_one_plain_line_without_advice_to_trust_them(
+    tmp_path: Path, proof: Path, recwarn: pytest.WarningsRecorder, bare: bool, protocol: int
+) -> None:
+    file = tmp_path / "w.pt"
+    if bare:
+        file.write_bytes(pickle.dumps(Evil(proof), protocol=protocol))
+    else:
+        torch.save({"extra": Evil(proof)}, file, pickle_protocol=protocol)
+    with pytest.raises(UsageError) as caught:
+        load_weights(file)
+    text = str(caught.value)
+    assert text.isprintable()
+    assert len(text) < 200 + len(str(file))
+    assert not any(word in text for word in ("weights_only", "trust", "torch.load", "PyTorch 2"))
+    assert not recwarn.list
+    assert not proof.exists()
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_cifar_files_with_code_are_refused(tmp_path: Path, proof: Path, packed: bool) -> None:
     layout = LAYOUTS["cifar10"]

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,9 +108,9 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
         if path.suffix == ".safetensors":
             content = load_file(path)
         else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = _load_torch(path)
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = _first_sentence(error)
         raise UsageError(
             f"{path} cannot be read as weights ({reason}; pickled code is refused): give safetensors, or "
             "torch.save(model.state_dict(), ...)"
@@ -124,6 +125,20 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
         if own := {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}:
             return own
     return {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
+
+
+def _load_torch(path: Path) -> Any:
+    with warnings.catch_warnings():
+        # Of a bare pickle torch warns that it might not be able to read it; we say whether it is.
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _first_sentence(error: Exception) -> str:
+    """Why a file is refused, in plain text; what torch adds to that is how to run the code in it."""
+    text = re.sub(r"\x1b\[[\d;]*m", "", str(error)).strip()
+    first = re.split(r"\.\s|\n", text)[0].rstrip(".") or type(error).__name__
+    return "there is more than tensors in it" if first.startswith("Weights only load failed") else first
 
 
 def _items(content: Any) -> list[tuple[str, Any]]:
