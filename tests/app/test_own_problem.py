@@ -1,6 +1,7 @@
 """A user's own images and network, from the command line: found, said, trained, judged, gone on with."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -169,12 +170,17 @@ def test_uneven_classes_are_said_and_kept(tmp_path: Path, program: Program) -> N
     line = imbalance(uneven(60, 10, 4))
     assert line is not None
     assert "60 training images of '0' and 4 of '2', 15 times as many" in line
+    assert "split" not in line
     for name, count in (("many", 40), ("few", 2)):
         (tmp_path / "pictures" / name).mkdir(parents=True)
         for number in range(count):
             pixels = np.full((8, 8), 5 * number, dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{number}.png")
+    for part in ("train", "test"):
+        shutil.copytree(tmp_path / "pictures", tmp_path / "parts" / part)
+    assert "split" not in str(imbalance(load_folder(tmp_path / "parts")))
     data = load_folder(tmp_path / "pictures")
+    assert "the split of train and test keeps the shares" in str(imbalance(data))
     # Sorted: few, many. One of two goes to the test set, and one in five of the others.
     assert data.class_counts() == (1, 32)
     assert torch.bincount(data.test.labels).tolist() == [1, 8]

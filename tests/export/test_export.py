@@ -116,6 +116,21 @@ def test_a_card_carries_what_was_measured(trained: Path, tmp_path: Path) -> None
     assert any("earlier state" in line for line in said)
 
 
+def test_a_card_names_the_epoch_of_the_state_that_was_taken(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    last = open_run(run).states()[-1].with_suffix(".safetensors")
+    for suffix in (".json", ".safetensors"):
+        shutil.copy(last.with_suffix(suffix), last.with_name(f"state-0003{suffix}"))
+    # As if a third epoch had been trained, whose state was damaged afterwards.
+    last.with_name("state-0003.safetensors").write_bytes(b"damaged")
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(open_run(run).metrics[-1] | {"epoch": 2}) + "\n")
+    pm.export(run, tmp_path / "m.safetensors", num_examples=4)
+    assert json.loads((tmp_path / "m.safetensors.card.json").read_text())["training"]["epochs"] == 2
+    assert "Epochs: 2 of 2" in (tmp_path / "m.safetensors.card.md").read_text()
+
+
 def other(subject: Exported, change: float) -> Classifier:
     return lambda x: subject.model(x) + change
 
@@ -207,7 +222,7 @@ def test_source_files_of_the_other_networks(trained: Path, name: str) -> None:
     run = open_run(trained)
     record = {**run.record, "model": name, "model_settings": settings}
     empty = torch.zeros(0)
-    text = model_source(Exported(run, record, run.recipe, model, load_digits(), empty, empty, None))
+    text = model_source(Exported(run, record, run.recipe, model, load_digits(), empty, empty, None, 2))
     namespace: dict[str, Any] = {}
     exec(compile(text, "model.py", "exec"), namespace)
     again = namespace["load_model"](None)

@@ -1,5 +1,7 @@
 """How evenly a data set's classes are filled."""
 
+from pathlib import Path
+
 from probmargin.data.dataset import DataSet
 
 UNEVEN = 3.0
@@ -14,7 +16,14 @@ def imbalance(data: DataSet) -> str | None:
         return None
     least, most = data.classes[counts.index(small)], data.classes[counts.index(large)]
     ratio = f"{large / small:.0f} times as many" if small else "and that class is never learnt"
+    split = "the split of train and test keeps the shares, and " if _is_split_here(data) else ""
     return (
-        f"classes are uneven: {large} training images of {most!r} and {small} of {least!r}, {ratio}; every split keeps "
-        "the shares, and accuracy by class is in evaluation.json"
+        f"classes are uneven: {large} training images of {most!r} and {small} of {least!r}, {ratio}; {split}accuracy "
+        "by class is in evaluation.json"
     )
+
+
+def _is_split_here(data: DataSet) -> bool:
+    """Were the test images taken from a folder of classes, and not from a test folder of the user's?"""
+    kind, _, path = data.name.partition(":")
+    return kind == "folder" and not (Path(path) / "test").is_dir()

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 
@@ -37,11 +38,24 @@ def commit() -> str | None:
         return told
     folder = Path(__file__).resolve().parent
     try:
+        if not _is_checkout(Path(_git(folder, "rev-parse", "--show-toplevel")), folder):
+            return None
         head = _git(folder, "rev-parse", "HEAD")
         changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return None
     return f"{head}-dirty" if changed else head
+
+
+def _is_checkout(top: Path, folder: Path) -> bool:
+    """Is this repository the package's own, and not one that holds an environment it is installed in?"""
+    project = top / "pyproject.toml"
+    own = re.compile(r'^name = "probmargin"$', re.MULTILINE)
+    return (
+        folder.is_relative_to(top.resolve() / "src" / "probmargin")
+        and project.is_file()
+        and own.search(project.read_text(encoding="utf-8", errors="replace")) is not None
+    )
 
 
 def _git(folder: Path, *arguments: str) -> str:

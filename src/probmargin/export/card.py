@@ -42,7 +42,7 @@ def make_card(subject: Exported, file: str, check: Check, licence: str | None) -
             "images": len(subject.data.train),
             "data_fingerprint": record.get("data_fingerprint"),
             "seed": record.get("seed"),
-            "epochs": len(subject.run.metrics),
+            "epochs": subject.epochs,
             "started_from": record.get("checkpoint_file"),
             "commit": record.get("commit"),
             "hardware": record.get("hardware"),

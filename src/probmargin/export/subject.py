@@ -58,6 +58,8 @@ class Exported:
     labels: torch.Tensor
     evaluation: dict[str, Any] | None
     """What was measured on these very weights."""
+    epochs: int
+    """How many epochs these weights were trained."""
 
     @property
     def settings(self) -> dict[str, Any] | None:
@@ -76,9 +78,7 @@ def open_exported(request: ExportRequest, log: Log) -> Exported:
     record = run.record
     if request.model is None and record.get("model_settings") and (line := origin(record["model"])):
         log(line)
-    model, notes = (request.model, []) if request.model is not None else run.load_model()
-    for note in notes:
-        log(note)
+    model, epochs = _model(run, request.model, log)
     model = model.to("cpu").eval()
     data = request.data_set or data_of(run, request.data, request.data_dir)
     count = min(NUM_EXAMPLES, len(data.test)) if request.num_examples is None else request.num_examples
@@ -86,7 +86,17 @@ def open_exported(request: ExportRequest, log: Log) -> Exported:
         raise UsageError(f"--num-examples must be from 1 to {len(data.test)}, not {count}")
     test = data.test.take(range(count))
     evaluation = _evaluation(run, model, log)
-    return Exported(run, record, run.recipe, model, data, test.floats(), test.labels, evaluation)
+    return Exported(run, record, run.recipe, model, data, test.floats(), test.labels, evaluation, epochs)
+
+
+def _model(run: Run, given: nn.Module | None, log: Log) -> tuple[nn.Module, int]:
+    """The model as it was given, or of the latest whole state, and the epochs behind it."""
+    if given is not None:
+        return given, len(run.metrics)
+    _, state, notes = run.load_state()
+    for note in notes:
+        log(note)
+    return run.rebuild(state.part("ema") or state.part("model")), int(state.facts["epoch"])
 
 
 def _evaluation(run: Run, model: nn.Module, log: Log) -> dict[str, Any] | None:
