@@ -10,6 +10,8 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from itertools import product
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -104,7 +106,7 @@ def messages() -> list[Message]:
     found = []
     for path in sorted(SOURCE.rglob("*.py")):
         file = str(path.relative_to(SOURCE))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(_tree(path)):
             if isinstance(node, ast.Call) and (code := CODES.get(ast.unparse(node.func))) and node.args:
                 for text in templates(node.args[0], path):
                     if not text.endswith(": {error}") and not text.startswith("unknown {kind}"):
@@ -117,43 +119,73 @@ def templates(node: ast.expr, path: Path) -> Iterator[str]:
     if isinstance(node, ast.Constant):
         yield str(node.value)
     elif isinstance(node, ast.JoinedStr):
-        yield "".join(
-            part.value if isinstance(part, ast.Constant) else _placeholder(part, path)  # type: ignore[misc]
-            for part in node.values
-        )
+        for parts in product(*(_alternatives(part, path) for part in node.values)):
+            yield "".join(parts)
     elif isinstance(node, ast.BinOp):
-        for left in templates(node.left, path):
-            for right in templates(node.right, path):
-                yield left + right
+        for left, right in product(templates(node.left, path), templates(node.right, path)):
+            yield left + right
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         yield from _returned(node.func.id, path)
     elif isinstance(node, ast.Name):
-        yield _constant(node.id)
+        yield from _local(node, path) or [_constant(node.id)]
     else:
         yield "{" + ast.unparse(node) + "}"
 
 
-def _placeholder(part: ast.expr, path: Path) -> str:
-    """A value by the last name in it, {self.alpha} is {alpha}; a helper's only sentence is written out."""
+def _alternatives(part: ast.expr, path: Path) -> list[str]:
+    """What may stand at one place of a message: text, the texts of a variable or of a helper, or a word in braces."""
+    if isinstance(part, ast.Constant):
+        return [str(part.value)]
     assert isinstance(part, ast.FormattedValue)
-    if isinstance(part.value, ast.Name) and part.value.id.isupper():
-        return _constant(part.value.id)
-    if isinstance(part.value, ast.Call) and isinstance(part.value.func, ast.Name):
-        sentences = list(_returned(part.value.func.id, path))
-        if len(sentences) == 1 and " " in sentences[0] and not sentences[0].startswith("{"):
-            return sentences[0]
-    names = re.findall(r"[A-Za-z_]\w*", re.sub(r"'[^']*'|\"[^\"]*\"", "", ast.unparse(part.value)))
+    value = part.value
+    if isinstance(value, ast.Name) and value.id.isupper():
+        return [_constant(value.id)]
+    if isinstance(value, ast.Name) and (texts := _local(value, path)):
+        return texts
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        sentences = list(_returned(value.func.id, path))
+        if sentences and all(" " in text and not text.startswith("{") for text in sentences):
+            return sentences
+    return [_placeholder(value)]
+
+
+def _placeholder(value: ast.expr) -> str:
+    """A value by the last name in it: {self.alpha} is {alpha}; a step from a name stays, as in {total - 1}."""
+    if isinstance(value, ast.BinOp) and isinstance(value.left, ast.Name) and isinstance(value.right, ast.Constant):
+        return "{" + ast.unparse(value) + "}"
+    if isinstance(value, ast.Name):
+        return "{" + value.id.strip("_") + "}"
+    names = re.findall(r"[A-Za-z_]\w*", re.sub(r"'[^']*'|\"[^\"]*\"", "", ast.unparse(value)))
     plain = [name for name in names if name not in _NOISE]
     return "{" + (plain[-1].strip("_") if plain else "value") + "}"
 
 
+def _local(name: ast.Name, path: Path) -> list[str]:
+    """The texts that the function around gives this variable; none unless each is a text of its own."""
+    functions = [node for node in ast.walk(_tree(path)) if isinstance(node, ast.FunctionDef)]
+    around = [node for node in functions if node.lineno <= name.lineno <= (node.end_lineno or 0)]
+    texts: list[str] = []
+    for node in ast.walk(around[-1]) if around else ():
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [name.id]:
+            both = [node.value.body, node.value.orelse] if isinstance(node.value, ast.IfExp) else [node.value]
+            if not all(isinstance(value, ast.Constant | ast.JoinedStr) for value in both):
+                return []
+            texts += [text for value in both for text in templates(value, path)]
+    return texts if all(texts) else []
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 _NOISE = {"self", "join", "len", "tuple", "str", "map", "list", "sorted", "for", "in", "if", "else", "or", "f", "type"}
-_NOISE |= {"__name__", "shape", "strip", "with_suffix", "suffix", "getattr", "not", "is"}
+_NOISE |= {"__name__", "shape", "strip", "with_suffix", "suffix", "getattr", "not", "is", "replace"}
 
 
 def _returned(name: str, path: Path) -> Iterator[str]:
     """The templates that a function of this file returns."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in _tree(path).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Return) and inner.value is not None:

@@ -37,9 +37,9 @@ def test_every_raise_is_on_it(errors: ModuleType) -> None:
 
 
 VERBS = set(
-    "add ask bring build call check choose collect convert delete download draw empty evaluate export fetch fork give "
-    "go have import install leave look lower make move name pass pip put relabel remove repair resize return run save "
-    "see start subtract take train try turn use write".split()
+    "add ask bring build call check choose clip collect convert delete divide download draw empty evaluate export "
+    "fetch fork give go have import install leave look lower make move name pass pip put relabel remove repair "
+    "rescale resize return run save see start subtract take train try turn use write".split()
 )
 
 
@@ -54,6 +54,17 @@ def test_every_message_names_a_fix(errors: ModuleType) -> None:
         word = re.split(r"[ ,]", fix)[0]
         names_it = word.startswith(("--", "{", "see:")) or fix.startswith("passes must")
         assert word in VERBS or names_it, message
+
+
+def test_no_fix_is_a_bare_placeholder_and_numbers_are_right(errors: ModuleType) -> None:
+    texts = [message.text for message in errors.messages()]
+    for message in errors.messages():
+        assert message.parts is not None, message
+        assert not re.match(r"(use |give )?\{\w+\}( \(|,|$)", message.parts[1]), message
+        assert not re.search(r" [;:,]", message.text), message
+    assert "cannot hold out {count} of {total} training images: ask for 1 to {total - 1}" in texts
+    assert "images must be in [0, 1]; found values from {low} to {high}: clip them to [0, 1]" in texts
+    assert any(text.startswith("out of memory at batch size {batch_size}; choose a smaller --model") for text in texts)
 
 
 def test_messages_split_where_they_should(errors: ModuleType) -> None:

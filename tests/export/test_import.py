@@ -1,5 +1,6 @@
 """Others' weights in our networks give others' logits, or nothing is written."""
 
+import re
 import threading
 from collections import OrderedDict
 from pathlib import Path
@@ -124,9 +125,14 @@ def test_what_does_not_match_is_refused_and_named(
     tmp_path: Path, make: Any, layout: str, model: str, words: str
 ) -> None:
     torch.save(make().state_dict(), tmp_path / "w.pt")
+    said: list[str] = []
     with pytest.raises(UsageError) as caught:
-        pm.import_weights(tmp_path / "w.pt", tmp_path / "out.safetensors", layout=layout, model=model)
+        pm.import_weights(tmp_path / "w.pt", tmp_path / "out.safetensors", layout=layout, model=model, log=said.append)
     assert words in str(caught.value)
+    for kind in ("missing", "unexpected", "of another shape"):
+        lines = [line for line in said if line.startswith(kind)]
+        assert len(lines) <= 11
+        assert len(lines) < 11 or re.fullmatch(rf"{kind}: \d+ more", lines[-1])
     assert [path.name for path in tmp_path.iterdir()] == ["w.pt"]
 
 

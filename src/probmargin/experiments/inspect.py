@@ -46,7 +46,7 @@ def inspect_run(request: InspectRequest) -> dict[str, Any]:
     found = summarise(history, known, burn_in=recipe.burn_in_epochs, top=request.top)
     if request.measure_lps is not None:
         if data is None or known is None:
-            raise UsageError(f"--measure-lps needs the images: {note}")
+            raise UsageError(f"--measure-lps needs the images ({note}); give the run's data with --data-dir")
         found["lps"] = _measured(run, data, history, known, request)
     elif found["lps"] is not None:
         found["lps"]["source"] = "counted while training"

@@ -34,7 +34,7 @@ def draw(record: Mapping[str, Any], folder: Path) -> list[Path]:
 
     name = str(record.get("id"))
     if name not in DRAWINGS:
-        raise UsageError(f"nothing is known to draw of a record named {name!r} ; choose one of {', '.join(DRAWINGS)}")
+        raise UsageError(f"nothing is known to draw of a record named {name!r}; choose one of {', '.join(DRAWINGS)}")
     with rc_context(STYLE):
         figure = DRAWINGS[name](record["data"])
         if record["runs"]:

@@ -13,6 +13,8 @@ from probmargin.models.layers import Normalize
 
 Weights = Mapping[str, torch.Tensor]
 _COUNTER = "num_batches_tracked"
+_SHOWN = 10
+"""Names of one kind that are listed before a count."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,16 @@ class Fit:
         return {"missing": list(self.missing), "unexpected": list(self.unexpected), "of another shape": shapes}
 
     def lines(self) -> list[str]:
-        """All that did not match, a line each."""
-        return [f"{kind}: {name}" for kind, names in self._groups().items() for name in names]
+        """What did not match, a line each: the first of each kind, and how many more there are.
+
+        >>> Fit(tuple(f"layer{number}" for number in range(12))).lines()[-2:]
+        ['missing: layer9', 'missing: 2 more']
+        """
+        lines = []
+        for kind, names in self._groups().items():
+            lines += [f"{kind}: {name}" for name in names[:_SHOWN]]
+            lines += [f"{kind}: {len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+        return lines
 
     def short(self) -> str:
         """The same in one line: counts and the first of each.
