@@ -144,8 +144,23 @@ def test_output_folders_that_cannot_be_used(program: Program) -> None:
     program.refuses("choose another --out", *DIGITS, "--out", "file")
     Path("notes").mkdir()
     Path("notes/recipe.json").write_text("mine", encoding="utf-8")
-    program.refuses("would be written over", *DIGITS, "--out", "notes")
+    program.refuses("holds recipe.json but no run", *DIGITS, "--out", "notes")
     program.refuses("holds no run to resume", *DIGITS, "--out", "notes", "--resume")
+
+
+def test_a_run_does_not_move_in_with_other_files(program: Program) -> None:
+    quick = ("--epochs", "1", "--set", "attack.num_steps=1", "--batch-size", "4")
+    pictures("cats", "dogs")
+    Path("notes").mkdir()
+    Path("notes/thesis.tex").write_text("mine", encoding="utf-8")
+    for out in ("notes", "."):
+        program.refuses("name a new folder", *DIGITS, *quick, "--out", out)
+    for out in ("pictures", "pictures/run", "notes/../pictures/cats/a/b"):
+        program.refuses("lies in the data folder", *TRAIN, *quick, "--data", "folder:pictures", "--out", out)
+    Path("notes/thesis.tex").rename("notes/.record.json.99.part")
+    assert program(*DIGITS, *quick, "--batch-size", "500", "--out", "notes").code == 0
+    Path("empty").mkdir()
+    assert program(*TRAIN, *quick, "--data", "folder:pictures", "--out", "empty").code == 0
 
 
 def test_output_folders_that_hold_another_run(program: Program, trained: Path) -> None:

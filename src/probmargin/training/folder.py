@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ class Beginning:
         run = self.run
         if not run.record_path.exists():
             # A start that was killed before its record was there leaves a part at most.
-            if self.resume and run.path.exists() and any(path.suffix != ".part" for path in run.path.iterdir()):
+            if self.resume and _others(run.path):
                 raise UsageError(f"{run.path} holds no run to resume; leave --resume out, or name the run's folder")
             self._check_foreign()
             return False
@@ -70,11 +71,13 @@ class Beginning:
         return bool(run.states())
 
     def _check_foreign(self) -> None:
-        """Refuse to write over files that no run of ours has left: a run's record comes first."""
-        names = ("recipe.json", "metrics.jsonl", "evaluation.json", "dynamics.npz", "checkpoints")
-        found = [name for name in names if (self.run.path / name).exists()]
-        if found:
-            raise UsageError(f"{self.run.path} holds {found[0]}, which would be written over; choose another --out")
+        """Refuse to move in with files that no run of ours has left: a run's record comes first."""
+        kind, _, place = str(self.identity.get("data", "")).partition(":")
+        out = self.run.path
+        if kind == "folder" and out.resolve().is_relative_to(Path(place).expanduser().resolve()):
+            raise UsageError(f"{out} lies in the data folder {place}, which is left as it is; choose another --out")
+        if found := _others(out):
+            raise UsageError(f"{out} holds {found[0]} but no run; name a new folder with --out, such as {out / 'run'}")
 
     def _write(self) -> None:
         """Write what a new run's folder begins with; the record first, since it makes the folder this run's."""
@@ -105,6 +108,11 @@ class Beginning:
         else:
             reporter.say(f"going on from {path.name} of {run.path}")
         return saved
+
+
+def _others(folder: Path) -> list[str]:
+    """What is in a folder beside the unfinished files of a start that was killed."""
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".part") if folder.exists() else []
 
 
 def sweep(run: Run) -> None:
