@@ -15,12 +15,13 @@ from probmargin.core.errors import UsageError
 from probmargin.core.losses import logit_margin, probabilistic_margin
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Images, Labels
-from probmargin.data.checks import check_images
+from probmargin.data.checks import Array, as_tensor, check_images
 from probmargin.data.dataset import DataSet
 from probmargin.data.given import Given, as_data_set
 from probmargin.data.loader import load as load_data
 from probmargin.engine.devices import pick_device
 from probmargin.evaluation.evaluate import EvaluationSettings, evaluate as evaluate_model
+from probmargin.evaluation.subject import WITHOUT_GRADIENTS
 from probmargin.export.export import export as export_run
 from probmargin.export.formats import load_model as load_exported
 from probmargin.export.importing import ImportRequest, import_weights as take_over
@@ -39,6 +40,7 @@ from probmargin.methods.pieces import (
 )
 from probmargin.methods.propose import propose
 from probmargin.methods.resolve import resolve
+from probmargin.models.checks import check_gradient, check_is_network
 from probmargin.runs.run import Run as StoredRun, open_run
 from probmargin.training.drop_in import loss_recipe, recipe_loss
 from probmargin.training.names import catalogue
@@ -100,6 +102,7 @@ def mail_loss(
     >>> loss = mail_loss(model, torch.rand(8, 1, 2, 2), torch.randint(3, (8,)), method="mail-at", seed=0)
     >>> loss.backward(); optimizer.step()
     """
+    check_is_network(model)
     recipe = loss_recipe(method, weighted, eps=eps, step_size=step_size, num_steps=num_steps)
     return recipe_loss(model, x, labels, recipe, seed)
 
@@ -155,6 +158,8 @@ def train(
     own, eps and the length of training are proposed from it, as on the command line; the other arguments are those
     of `probmargin train`.
     """
+    if not isinstance(model, str):
+        check_is_network(model)
     dataset = as_data_set(data, data_dir, download=download)
     own = reporter or Reporter(quiet=True)
     proposal = propose(dataset) if isinstance(method, str) else None
@@ -197,7 +202,7 @@ def train(
 
 def evaluate(
     model: nn.Module,
-    data: tuple[torch.Tensor, torch.Tensor],
+    data: tuple[Array, Array],
     attacks: Sequence[str] = ("nat", "pgd-20"),
     *,
     norm: Norm = "Linf",
@@ -206,7 +211,7 @@ def evaluate(
     batch_size: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Judge a model on (x, y): result["nat"]["accuracy"] and result["pgd-20"]["robust_accuracy"], in [0, 1].
+    """Judge a model on tensors or arrays (x, y): result["nat"]["accuracy"], result["pgd-20"]["robust_accuracy"].
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     >>> result = evaluate(model, (torch.rand(6, 1, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])), ["nat", "pgd-5"])
@@ -215,15 +220,25 @@ def evaluate(
     """
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise UsageError(f"evaluate takes images and labels as (x, y), not {type(data).__name__}: collect them first")
-    x, labels = data
-    check_images(
-        x, labels, num_classes=None if len(labels) > 1 and labels.min() < labels.max() else int(labels.max()) + 1
-    )
+    check_is_network(model)
+    x, labels = as_tensor(data[0], "images"), as_tensor(data[1], "labels")
+    one_class = labels.numel() > 0 and labels.min() == labels.max()
+    check_images(x, labels, num_classes=max(2, int(labels.max()) + 1) if one_class else None)
     chosen = pick_device(device)
-    images = x.float() / 255.0 if x.dtype == torch.uint8 else x
     settings = EvaluationSettings(norm=norm, eps=eps, seed=seed, batch_size=batch_size)
     on_device = model.to(chosen)
-    return evaluate_model(on_device, images.to(chosen), labels.to(chosen), attacks=attacks, settings=settings)
+    if not set(attacks) <= WITHOUT_GRADIENTS:
+        check_gradient(on_device, tuple(x.shape[1:]), type(model).__name__)
+    images = _as_floats(x, on_device).to(chosen)
+    return evaluate_model(on_device, images, labels.long().to(chosen), attacks=attacks, settings=settings)
+
+
+def _as_floats(x: torch.Tensor, model: nn.Module) -> Images:
+    """Bytes as floats in [0, 1], and numpy's doubles as the model computes."""
+    if x.dtype == torch.uint8:
+        return x.float() / 255.0
+    is_double = any(parameter.dtype == torch.float64 for parameter in model.parameters())
+    return x.float() if x.dtype == torch.float64 and not is_double else x
 
 
 def export(

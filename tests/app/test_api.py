@@ -1,12 +1,14 @@
 """The public functions as a stranger's script would use them."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from blobs import blobs
 from strategies import images, tiny_net
+from torch import nn
 
 import probmargin
 from probmargin import api as pm
@@ -100,6 +102,87 @@ def test_evaluate_takes_bytes_too() -> None:
         for x in (data.test.images, data.test.floats())
     ]
     assert shares[0] == shares[1]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
+def test_evaluate_takes_arrays_too(dtype: type) -> None:
+    test = blobs().test
+    x = test.images.numpy() if dtype is np.uint8 else test.floats().numpy().astype(dtype)
+    found = pm.evaluate(tiny_net(classes=2), (x, test.labels.numpy().astype(np.int32)), ["nat", "pgd-2"])
+    wanted = pm.evaluate(tiny_net(classes=2), (test.floats(), test.labels), ["nat", "pgd-2"])
+    assert found["nat"]["accuracy"] == wanted["nat"]["accuracy"]
+    assert found["pgd-2"]["robust_accuracy"] == wanted["pgd-2"]["robust_accuracy"]
+
+
+def test_evaluate_refuses_what_it_cannot_judge() -> None:
+    test = blobs().test
+    data = (test.floats(), test.labels)
+    with pytest.raises(pm.UsageError, match=r"model is the class Flatten: pass an instance, Flatten\(\.\.\.\)"):
+        pm.evaluate(nn.Flatten, data)  # type: ignore[arg-type]
+    with pytest.raises(pm.UsageError, match="model is given as str: pass the network itself"):
+        pm.evaluate("small-cnn", data)  # type: ignore[arg-type]
+    with pytest.raises(pm.UsageError, match="model is the class Flatten"):
+        pm.mail_loss(nn.Flatten, *data)  # type: ignore[arg-type]
+    with pytest.raises(pm.UsageError, match="no pixels"):
+        pm.evaluate(nn.Flatten(), (np.zeros((0, 1, 4, 4)), np.zeros(0, dtype=np.int64)))
+    zeros = (test.floats()[test.labels == 0], test.labels[test.labels == 0])
+    assert pm.evaluate(tiny_net(classes=2), zeros, ["nat"])["nat"]["num_examples"] == len(zeros[1])
+
+    class Blind(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.detach().flatten(1)
+
+    with pytest.raises(pm.UsageError, match="no gradient reaches the images"):
+        pm.evaluate(Blind(), data, ["nat", "pgd-2"])
+    assert pm.evaluate(Blind(), data, ["nat"])["nat"]["num_examples"] == len(test)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("label", [-100, -1, 3, 10])
+def test_mail_loss_refuses_labels_out_of_range(method: str, label: int) -> None:
+    x, labels = images(2, 8, size=8)
+    labels[5] = label
+    with pytest.raises(pm.UsageError, match="labels run from"):
+        pm.mail_loss(tiny_net(2), x, labels, method, num_steps=2)
+
+
+def test_mail_loss_refuses_other_batches() -> None:
+    x, labels = images(2, 8, size=8)
+    model = tiny_net(2)
+
+    def refused(words: str, x: torch.Tensor, labels: torch.Tensor, method: object = "mail-at") -> None:
+        with pytest.raises(pm.UsageError, match=words):
+            pm.mail_loss(model, x, labels, method, num_steps=2)  # type: ignore[arg-type]
+
+    refused("divide by 255", x * 255, labels)
+    refused("they look normalised", (x - 0.5) / 0.2, labels)
+    refused("NaN", x / 0, labels)
+    refused("pass integer class numbers", x, labels.float())
+    refused("use labels.reshape", x, labels[:, None])
+    refused("method is given as int: pass a name", x, labels, 5)
+    # What rounding leaves outside is fine, and so are other integers.
+    pm.mail_loss(model, x.clamp(max=1) + 1e-7, labels.int(), "mail-at", num_steps=1)
+
+
+def test_errors_of_the_model_itself_are_passed_on() -> None:
+    class Failing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise IndexError("mine")
+
+    with pytest.raises(IndexError, match="mine"):
+        pm.mail_loss(Failing(), *images(2, 8, size=8))
+
+
+def test_train_refuses_other_models_and_methods(tmp_path: Path) -> None:
+    def refused(words: str, **arguments: Any) -> None:
+        with pytest.raises(pm.UsageError, match=words):
+            pm.train(data=blobs(), out=tmp_path / "run", **arguments)
+        assert not (tmp_path / "run").exists()
+
+    refused(r"model is the class Flatten: pass an instance, Flatten\(\.\.\.\)", model=nn.Flatten)
+    refused("model is given as function: pass", model=tiny_net)
+    refused("method is given as int: pass a name", method=5, model=tiny_net(classes=2))
+    refused("method is given as type: pass a name", method=pm.Method, model=tiny_net(classes=2))
 
 
 def test_docstrings_of_public_functions() -> None:

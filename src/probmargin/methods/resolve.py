@@ -37,6 +37,8 @@ METHODS: Mapping[str, Mapping[str, Recipe]] = {name: _presets(name) for name in 
 
 def named(method: str, preset: str = "paper") -> Method:
     """A method under a preset, before data and model have their say."""
+    if not isinstance(method, str):
+        raise UsageError(f"method is given as {type(method).__name__}: pass a name such as 'mail-trades', or a Method")
     if method not in METHODS:
         raise unknown_name("method", method, METHODS)
     if preset not in METHODS[method]:

@@ -24,6 +24,14 @@ def looks_like_probabilities(logits: Logits) -> bool:
     return inside and bool(((logits.sum(dim=1) - 1).abs() < _CLOSE).all())
 
 
+def check_is_network(model: object) -> None:
+    """Refuse what a script may pass in place of a network: its class, or the function that builds it."""
+    if isinstance(model, type):
+        raise UsageError(f"model is the class {model.__name__}: pass an instance, {model.__name__}(...)")
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"model is given as {type(model).__name__}: pass the network itself, an nn.Module")
+
+
 def check_model(model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str) -> None:
     """Refuse a model that does not turn the data's images into one finite logit a class."""
     _outputs(model, image_shape, num_classes, name)
