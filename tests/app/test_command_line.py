@@ -220,7 +220,7 @@ GREY = np.random.default_rng(1)
         (lambda root: "digits", ("--device", "cuda"), "--device cpu"),
         (lambda root: "digits", ("--model", "resnet17"), "did you mean resnet18"),
         (lambda root: "digits", ("--preset", "offical"), "it has paper"),
-        (lambda root: "digits", ("--keep-epochs", "a,b"), "not a number"),
+        (lambda root: "digits", ("--keep-epochs", "a,b"), "such as 70,76"),
         (lambda root: "digit", (), "did you mean digits"),
         (lambda root: "cifar10", (), "--data-dir"),
         (lambda root: cifar(root, None), ("--data-dir", "."), "neither cifar-10-batches-py/"),

@@ -67,6 +67,15 @@ COMMANDS = [
     ("give both", (*DIGITS, "--new-head")),
     ("takes a whole number", (*DIGITS, "--set", "attack.num_steps=2.5")),
     ("did you mean methods", ("list", "method")),
+    ("2147483647", (*DIGITS, "--seed", "-1")),
+    ("Invalid value for '--seed'", (*DIGITS, "--seed", str(2**70))),
+    (
+        "--keep-epochs takes epochs from 1 to 1, such as 70,76, not '5'",
+        (*DIGITS, "--epochs", "1", "--keep-epochs", "5"),
+    ),
+    ("such as 70,76, not '0'", (*DIGITS, "--keep-epochs", "0")),
+    ("such as 70,76, not 'x'", (*DIGITS, "--keep-epochs", "x")),
+    ("such as 70,76, not '1.5'", (*DIGITS, "--keep-epochs", "1.5")),
 ]
 
 
@@ -114,6 +123,7 @@ def test_folders_that_are_wrong(program: Program) -> None:
     program.refuses("add a folder for a second class", *TRAIN, *data)
     pictures("dogs")
     program.refuses("pass at least 1", *TRAIN, *data, "--image-size", "0")
+    program.refuses("pass at most 1024", *TRAIN, *data, "--image-size", "1025")
     file = Path("pictures/dogs/2.png")
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2])
@@ -206,6 +216,7 @@ def test_runs_that_are_damaged(program: Program, trained: Path, command: str) ->
 
 EVALUATIONS = [
     ("write 8/255", ("--eps", "8")),
+    ("Invalid value for '--seed'", ("--seed", "-1")),
     ("did you mean pgd-20", ("--attacks", "pgd20")),
     ("from 1 to 360", ("--num-examples", "0")),
     ("did you mean standard", ("--protocol", "standart")),

@@ -93,6 +93,27 @@ def test_normalisation_outside_is_given_by_hand(tmp_path: Path) -> None:
         pm.import_weights(tmp_path / "w.pt", tmp_path / "v.safetensors", layout="awp", model="wrn-16-1", mean=mean)
 
 
+@pytest.mark.parametrize(
+    ("mean", "std", "words"),
+    [
+        ((0.5, 0.4, 0.3), (0.0, 0.0, 0.0), "--std must be"),
+        ((0.5, 0.4, 0.3), (0.2, -0.1, 0.2), "--std must be"),
+        ((0.5, 0.4, 0.3), (0.2, float("inf"), 0.2), "--std must be"),
+        ((float("inf"), 0.4, 0.3), (0.2, 0.2, 0.2), "--mean must be"),
+        ((0.5,), (0.2, 0.2, 0.2), "--mean has 1 of 3"),
+        ((0.5, 0.4, 0.3), (0.2, 0.2, 0.2, 0.2), "--std has 4 of 3"),
+    ],
+)
+def test_normalisation_that_cannot_be_is_refused(
+    tmp_path: Path, mean: tuple[float, ...], std: tuple[float, ...], words: str
+) -> None:
+    torch.save(foreign("wrn-16-1").state_dict(), tmp_path / "w.pt")
+    out = tmp_path / "w.safetensors"
+    with pytest.raises(UsageError, match=words):
+        pm.import_weights(tmp_path / "w.pt", out, layout="awp", model="wrn-16-1", mean=mean, std=std)
+    assert not out.exists()
+
+
 def test_an_imported_file_can_be_judged_with_its_normalisation(tmp_path: Path) -> None:
     """The file's mean and deviation come along: --model names the bare network."""
     theirs = foreign("mu")

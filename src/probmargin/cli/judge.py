@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from probmargin.cli.app import DataDirOption, app, is_first_process, show
+from probmargin.cli.app import MOST_SEED, DataDirOption, app, is_first_process, show
 
 
 @app.command()
@@ -20,7 +20,7 @@ def evaluate(
     norm: Annotated[str | None, typer.Option("--norm", help="Linf or L2")] = None,
     eps: Annotated[str | None, typer.Option("--eps", help="radius, such as 8/255; the run's own unless given")] = None,
     protocol: Annotated[str | None, typer.Option("--protocol", help="standard or official-1000")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="of the attacks' random starts")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="of the attacks' random starts")] = 0,
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="caps memory")] = None,
     shard: Annotated[str | None, typer.Option("--shard", help="i/n: only the i-th of n parts of the test set")] = None,
@@ -87,7 +87,7 @@ def audit(
     num_examples: Annotated[int | None, typer.Option("--num-examples", help="the first N test images; 200")] = None,
     norm: Annotated[str | None, typer.Option("--norm", help="Linf or L2")] = None,
     eps: Annotated[str | None, typer.Option("--eps", help="radius, such as 8/255; the run's own unless given")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="of the attacks' random starts")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="of the attacks' random starts")] = 0,
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="FILE.json for the result")] = None,
 ) -> None:

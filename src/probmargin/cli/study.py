@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from probmargin.cli.app import DataDirOption, app, fail, show
+from probmargin.cli.app import MOST_SEED, DataDirOption, app, fail, show
 
 
 @app.command("list")
@@ -77,7 +77,7 @@ def reproduce(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option("--out", help="folder for the two runs")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option("--seed", help="of both runs")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="of both runs")] = 1,
 ) -> None:
     """Train AT and MAIL-TRADES on embedded data, judge both, print a table, write a report."""
     from probmargin.experiments.demo import run_demo

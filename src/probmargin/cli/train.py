@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from probmargin.cli.app import DataDirOption, DataOption, app, is_first_process, show
+from probmargin.cli.app import MOST_SEED, DataDirOption, DataOption, app, is_first_process, show
 
 if TYPE_CHECKING:
     from probmargin.methods.method import Method
@@ -24,7 +24,7 @@ def train(
     preset: Annotated[str, typer.Option("--preset", help="paper, official or official-2021")] = "paper",
     epochs: Annotated[int | None, typer.Option("--epochs", help="scales the schedule to this length")] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="over all processes")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="of weights, order and noise")] = 1,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="of weights, order and noise")] = 1,
     settings: Annotated[list[str] | None, typer.Option("--set", help="PATH=VALUE, such as attack.eps=8/255")] = None,
     recipe: Annotated[Path | None, typer.Option("--recipe", help="a recipe.json, instead of --method")] = None,
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
@@ -65,10 +65,10 @@ def train(
     import functools
 
     from probmargin.api import load_data
-    from probmargin.core.records import coerce
     from probmargin.methods.propose import propose
     from probmargin.models.build import origin
     from probmargin.training.dry_run import Asked, dry_run as forecast_run
+    from probmargin.training.guards import parse_epochs
     from probmargin.training.progress import Reporter
     from probmargin.training.train import TrainRequest, train as run_training
 
@@ -101,7 +101,7 @@ def train(
         checkpoint=checkpoint,
         new_head=new_head,
         fork=fork,
-        keep_epochs=coerce(keep_epochs, tuple[int, ...], "--keep-epochs"),
+        keep_epochs=parse_epochs(keep_epochs, resolved.epochs),
         validation=validation,
         validation_every=validation_every,
         early_stopping=early_stopping,

@@ -18,6 +18,7 @@ TEST_SHARE = 0.2
 _SPLIT_SEED = 0
 _LARGEST_NATIVE = 64
 _RESIZED = 32
+_LARGEST = 1024
 _GREY_MODES = ("1", "L")
 # Deeper than 8 bits: PIL would clip these values instead of scaling them.
 _DEEP_MODES = ("I", "F")
@@ -59,6 +60,8 @@ def load_folder(
         raise UsageError(f"{path} is not a folder: pass folder:PATH with PATH/CLASS/*.png below it")
     if image_size is not None and image_size < 1:
         raise UsageError(f"image size {image_size} is too small: pass at least 1")
+    if image_size is not None and image_size > _LARGEST:
+        raise UsageError(f"image size {image_size} is too large: pass at most {_LARGEST}")
     has_train, has_test = (path / "train").is_dir(), (path / "test").is_dir()
     if has_train != has_test:
         have, need = ("train", "test") if has_train else ("test", "train")

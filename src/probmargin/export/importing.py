@@ -1,5 +1,6 @@
 """Others' weights into our networks: by name, checked, and reported."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,7 @@ def import_weights(request: ImportRequest, log: Log) -> Imported:
     check_is_new(request.out, "-o")
     weights, mean_std = _read(request)
     model = _network(request.model, weights)
+    _check_normalisation(request, weights["conv1.weight"].shape[1])
     fit = compare(model, weights)
     for line in fit.lines():
         log(line)
@@ -88,6 +90,18 @@ def _read(request: ImportRequest) -> tuple[Weights, tuple[Numbers, Numbers] | No
         return kept, None
     mean, std = (tuple(float(value) for value in part.flatten().tolist()) for part in found)
     return kept, (mean, std)
+
+
+def _check_normalisation(request: ImportRequest, channels: int) -> None:
+    """Refuse numbers that would make every image NaN, or fit no image at all."""
+    for option, numbers in (("--mean", request.mean), ("--std", request.std)):
+        if numbers is None:
+            continue
+        if len(numbers) != channels:
+            raise UsageError(f"{option} has {len(numbers)} of {channels} numbers: give one for each channel")
+        if not all(math.isfinite(number) and (number > 0 or option == "--mean") for number in numbers):
+            rule = "finite" if option == "--mean" else "finite and above 0"
+            raise UsageError(f"{option} must be {rule}, not {','.join(map(str, numbers))}")
 
 
 def _network(name: str, weights: Weights) -> nn.Module:

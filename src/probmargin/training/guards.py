@@ -21,6 +21,19 @@ _STEP_READS = frozenset(
 )
 
 
+def parse_epochs(text: str, epochs: int) -> tuple[int, ...]:
+    """Read the epochs of a run after which states are kept, counted from 1.
+
+    >>> parse_epochs("70, 76", 100)
+    (70, 76)
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if not word.isdecimal() or not 1 <= int(word) <= epochs:
+            raise UsageError(f"--keep-epochs takes epochs from 1 to {epochs}, such as 70,76, not {word!r}")
+    return tuple(map(int, words))
+
+
 def check_phases(method: Method) -> None:
     """Refuse a phase that sets what is fixed for a whole run: it would be ignored."""
     for phase in method.phases:
