@@ -67,7 +67,7 @@ COMMANDS = [
     ("give both", (*DIGITS, "--new-head")),
     ("takes a whole number", (*DIGITS, "--set", "attack.num_steps=2.5")),
     ("did you mean methods", ("list", "method")),
-    ("2147483647", (*DIGITS, "--seed", "-1")),
+    ("greater than or equal to 0", (*DIGITS, "--seed", "-1")),
     ("Invalid value for '--seed'", (*DIGITS, "--seed", str(2**70))),
     (
         "--keep-epochs takes epochs from 1 to 1, such as 70,76, not '5'",
