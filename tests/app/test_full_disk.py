@@ -16,7 +16,8 @@ from probmargin.engine import checkpoints
 from probmargin.runs.run import open_run
 
 TRAIN = ("train", "--data", "digits", "--model", "small-cnn", "--method", "at", "--device", "cpu", "--epochs", "8")
-QUICK = ("--set", "attack.num_steps=1", "--keep-epochs", "1,2,3,4,5,6,7")
+QUICK = ("--set", "attack.num_steps=1")
+KEPT = ("--keep-epochs", "1,2,3,4,5,6,7")
 
 
 def mounted(place: Path, size: str) -> bool:
@@ -40,7 +41,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 def test_a_real_disk_that_fills_up(small_disk: Path) -> None:
     """Three states of half a megabyte fit; the fourth does not. With room again, the run goes on."""
-    command = [sys.executable, "-m", "probmargin", *TRAIN, *QUICK, "--out", str(small_disk / "run")]
+    command = [sys.executable, "-m", "probmargin", *TRAIN, *QUICK, *KEPT, "--out", str(small_disk / "run")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stderr.startswith("probmargin: No space left on device: ")
@@ -68,7 +69,7 @@ def test_no_room_for_the_third_state(program: Program, monkeypatch: pytest.Monke
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     monkeypatch.setattr(checkpoints, "write_tensors", write)
-    result = program(*TRAIN, *QUICK, "--out", "run")
+    result = program(*TRAIN, *QUICK, *KEPT, "--out", "run")
     assert result.code == 1
     assert result.err.startswith("probmargin: No space left on device: ")
     assert len(result.err.strip().splitlines()) == 1
@@ -88,7 +89,7 @@ def test_an_export_onto_a_full_disk_leaves_nothing(program: Program, small_disk:
 
 
 def test_a_half_written_checkpoint_gives_way_to_the_one_before(program: Program) -> None:
-    arguments = (*TRAIN, *QUICK, "--epochs", "3", "--out", "run")
+    arguments = (*TRAIN, *QUICK, "--keep-epochs", "1,2,3", "--epochs", "3", "--out", "run")
     program(*arguments)
     before = open_run("run").model.state_dict()
     last = Path("run/checkpoints/state-0003.safetensors")
