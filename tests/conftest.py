@@ -1,4 +1,6 @@
 import os
+import signal
+import threading
 
 # Before torch starts, and for the processes that tests start: more threads than cores only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -7,6 +9,9 @@ import torch
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
+# A shell that starts tests in the background has them ignore Ctrl-C, which some of them send.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile(
     "steady", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
 )

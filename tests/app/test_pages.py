@@ -57,10 +57,8 @@ def test_a_wrong_word_in_a_sentence_would_be_noticed(text: str) -> None:
         check_inline(text)
 
 
-LONG = {"robustness.md", "training.md", "looking.md", "quickstart.md"}
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in RUN])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUN)
 def test_a_page_runs_from_top_to_bottom(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

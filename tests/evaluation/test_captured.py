@@ -102,10 +102,8 @@ def test_attacks_find_the_same_through_few_sizes(norm: str) -> None:
         assert off.float().mean() <= 0.1
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["small-cnn", *(pytest.param(n, marks=pytest.mark.slow) for n in ("resnet18", "preact-resnet18", "wrn-10-1"))],
-)
+@pytest.mark.parametrize("name", ["small-cnn", "resnet18", "preact-resnet18", "wrn-10-1"])
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_one_compilation_serves_all_sizes(name: str) -> None:
     """With gradient and without; a model that ties its batch size down would raise."""

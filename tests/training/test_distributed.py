@@ -35,7 +35,7 @@ def worker() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(("processes", "size"), [(2, 128), (3, 65)])
+@pytest.mark.parametrize(("processes", "size"), [(2, 128), pytest.param(3, 65, marks=pytest.mark.slow)])
 def test_processes_share_one_batch_as_one_process_does(tmp_path: Path, processes: int, size: int) -> None:
     """Two of 64 are one of 128, and shares of 21, 22 and 22 are one of 65: gradients, new weights and sums."""
     out = tmp_path / "found.safetensors"
