@@ -63,7 +63,7 @@ def wait_to_be_stopped(given: Task) -> Outcome:
     stopped: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: stopped.append(number))
     (given.out / f"{given.id}.begun").touch()
-    end = time.time() + 60
+    end = time.time() + 150
     while not stopped and time.time() < end:
         time.sleep(0.02)
     if not stopped:

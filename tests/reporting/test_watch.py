@@ -2,8 +2,6 @@
 
 import io
 import json
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -60,20 +58,17 @@ def test_time_left_follows_the_pace(tmp_path: Path) -> None:
     assert {curve.title for curve in curves(folder)} >= {"loss", "learning rate"}
 
 
-def test_watching_ends_with_the_run(tmp_path: Path) -> None:
+def test_watching_ends_with_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_run(tmp_path / "a", epochs=2, parts="")
+    rows = iter(metrics(6)[2:])
 
-    def go_on() -> None:
-        for row in metrics(6)[2:]:
-            time.sleep(0.02)
-            with (path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+    def train_on(_: float) -> None:
+        with (path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(next(rows)) + "\n")
 
-    training = threading.Thread(target=go_on)
-    training.start()
+    monkeypatch.setattr("probmargin.reporting.watch.time.sleep", train_on)
     console = screen(terminal=True)
     watch(path, every=0.01, console=console)
-    training.join()
     assert "epoch 2/6" in shown(console)
     assert "epoch 6/6  finished" in shown(console)
 

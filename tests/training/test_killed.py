@@ -5,6 +5,8 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from probmargin.engine import checkpoints
 from probmargin.methods.resolve import resolve
 from probmargin.runs.run import open_run
 
-EPOCHS = 24
+EPOCHS = 60
 TRAIN = [sys.executable, "-m", "probmargin", "train", "--data", "digits", "--model", "small-cnn", "--device", "cpu"]
 OPTIONS = ["--method", "gairat", "--epochs", str(EPOCHS), "--set", "ema.decay=0.9", "--set", "awp.gamma=0.005"]
 WATCHED = ["--set", "attack.num_steps=2", "--validation", "200", "--validation-every", "1", "--dynamics"]
@@ -24,15 +26,34 @@ KEPT = ["--keep-epochs", ",".join(map(str, range(1, EPOCHS)))]
 KILLS = 20
 
 
-def start(command: list[str]) -> subprocess.Popen[str]:
+@contextmanager
+def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def wait_for_states(run: Path, count: int, process: subprocess.Popen[str]) -> None:
-    while len(list(run.glob("checkpoints/state-*.json"))) < count:
+def states(run: Path) -> int:
+    return len(list(run.glob("checkpoints/state-*.json")))
+
+
+def wait_for_states(run: Path, count: int, process: subprocess.Popen[str], seconds: float = 300.0) -> None:
+    """Until so many states are saved, or the time is over: on a machine of any speed a run cannot get far unseen."""
+    end = time.monotonic() + seconds
+    while states(run) < count and time.monotonic() < end:
         assert process.poll() is None
         time.sleep(0.005)
+
+
+def finish(command: list[str]) -> None:
+    with started(command) as process:
+        _, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
 
 
 @pytest.mark.slow
@@ -40,31 +61,27 @@ def test_a_run_killed_at_twenty_random_moments_ends_as_if_it_never_was(tmp_path:
     """In turn during start-up, around the end of it, and after one more epoch; all with the same number of threads."""
     command = [*TRAIN, *OPTIONS, *WATCHED, *KEPT]
     began = time.monotonic()
-    whole = start([*command, "--out", str(tmp_path / "whole")])
-    wait_for_states(tmp_path / "whole", 1, whole)
-    start_up = time.monotonic() - began
-    _, err = whole.communicate(timeout=300)
-    assert whole.returncode == 0, err
+    with started([*command, "--out", str(tmp_path / "whole")]) as whole:
+        wait_for_states(tmp_path / "whole", 1, whole)
+        start_up = time.monotonic() - began
+        _, err = whole.communicate(timeout=300)
+        assert whole.returncode == 0, err
     epoch_seconds = (time.monotonic() - began - start_up) / EPOCHS
     draw = random.Random(5)
     cut = [*command, "--out", str(tmp_path / "cut"), "--resume"]
     for number in range(KILLS):
-        saved = len(list((tmp_path / "cut").glob("checkpoints/state-*.json")))
-        process = start(cut)
-        if number % 3 == 0:
-            time.sleep(draw.uniform(0.3, 1.0) * start_up)
-        elif number % 3 == 1:
-            time.sleep(start_up + draw.uniform(-1.0, 1.0) * epoch_seconds)
-        else:
-            wait_for_states(tmp_path / "cut", saved + 1, process)
-            time.sleep(draw.uniform(0.0, 1.0) * epoch_seconds)
-        process.kill()
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == -9, err
-        assert "Traceback" not in err
-    last = start(cut)
-    _, err = last.communicate(timeout=300)
-    assert last.returncode == 0, err
+        saved = states(tmp_path / "cut")
+        moments = (draw.uniform(0.3, 1.0) * start_up, start_up + draw.uniform(-1.0, 1.0) * epoch_seconds, 300.0)
+        with started(cut) as process:
+            wait_for_states(tmp_path / "cut", saved + 1, process, moments[number % 3])
+            if number % 3 == 2:
+                time.sleep(draw.uniform(0.0, 1.0) * epoch_seconds)
+            process.kill()
+            _, err = process.communicate(timeout=60)
+            assert process.returncode == -9, err
+            assert "Traceback" not in err
+    assert 5 < states(tmp_path / "cut") < EPOCHS
+    finish(cut)
     runs = [open_run(tmp_path / name) for name in ("whole", "cut")]
     tensors = [run.checkpoints_path / f"state-{EPOCHS:04d}.safetensors" for run in runs]
     assert tensors[0].read_bytes() == tensors[1].read_bytes()
