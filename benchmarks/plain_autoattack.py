@@ -1,8 +1,8 @@
 """AutoAttack written plainly: what the fast ensemble is compared with.
 
 Float32, survivors in chunks of 250, one target after another, no example leaves before its attack is over, every
-proposal of Square is asked for, and gradients are filled for the parameters too. It draws the same keyed noise as the
-ensemble, so that verdicts can be compared one by one.
+proposal of Square is asked for, gradients are filled for the parameters too, and FAB projects by sorting, as its
+authors do. It draws the same keyed noise as the ensemble, so that verdicts can be compared one by one.
 """
 
 import time
@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from probmargin.attacks._geometry import ascent, into_ball, length, per_image
-from probmargin.attacks._hyperplane import shift_to_hyperplane
 from probmargin.attacks._windows import (
     add_tile,
     extremes,
@@ -35,6 +34,27 @@ NUM_QUERIES = 5000
 
 Tensor = torch.Tensor
 Chunk = Callable[[Tensor, Tensor, KeyedNoise], Tensor]
+
+
+def project(points: Tensor, normal: Tensor, excess: Tensor, norm: Norm) -> Tensor:
+    """FAB's shift to a hyperplane within [0, 1]: sort where coordinates meet their walls, add up, search."""
+    normal = torch.where(excess[:, None] < 0, -normal, normal)
+    excess, size = excess.abs(), normal.abs()
+    room = torch.where(normal >= 0, points, 1.0 - points)
+    useful = size >= (1e-8 if norm == "L2" else 0.0)
+    value = (size.square() if norm == "L2" else size) * useful
+    reach = torch.where(useful, room / size.clamp(min=1e-8), 0.0) if norm == "L2" else room
+    ends, order = reach.sort(dim=1)
+    sorted_value = value.gather(1, order)
+    spent = (sorted_value * ends).cumsum(1)
+    rate = sorted_value.sum(1, keepdim=True) - sorted_value.cumsum(1)
+    heights = spent + rate * ends
+    place = torch.searchsorted(heights, excess[:, None])
+    before = (place - 1).clamp(min=0)
+    done = torch.where(place > 0, spent.gather(1, before), 0.0)
+    left = torch.where(place > 0, rate.gather(1, before), sorted_value.sum(1, keepdim=True))
+    level = torch.where(place == points.shape[1], torch.inf, (excess[:, None] - done) / left)
+    return -normal.sign() * torch.minimum(level, reach) * (size if norm == "L2" else 1.0)
 
 
 class PlainAutoAttack:
@@ -159,9 +179,7 @@ class PlainAutoAttack:
             _, gap, slope = self.gradient(now, lambda logits: logits[rows, aim] - logits[rows, y])
             flat, slope = now.flatten(1), slope.flatten(1)
             offset = (slope * flat).sum(1) - gap
-            shifts = [
-                shift_to_hyperplane(point, slope, (slope * point).sum(1) - offset, self.norm) for point in (flat, clean)
-            ]
+            shifts = [project(point, slope, (slope * point).sum(1) - offset, self.norm) for point in (flat, clean)]
             sizes = [length(shift, self.norm).clamp(min=1e-8) for shift in shifts]
             share = (sizes[0] / (sizes[0] + sizes[1])).clamp(0.0, 0.1)[:, None]
             moved = (1 - share) * (flat + 1.05 * shifts[0]) + share * (clean + 1.05 * shifts[1])

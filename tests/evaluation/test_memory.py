@@ -10,7 +10,8 @@ from probmargin.core.errors import UsageError
 from probmargin.evaluation import opening
 from probmargin.evaluation.autoattack import run_autoattack
 from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
-from probmargin.evaluation.network import Ready, quick_copy
+from probmargin.evaluation.network import Ready
+from probmargin.evaluation.quick import quick_copy
 from probmargin.evaluation.search import Room, find_room
 
 LIMIT = 11
@@ -78,10 +79,10 @@ def test_an_evaluation_on_little_memory_finds_the_same() -> None:
         assert found[name]["correct"] == expected[name]["correct"]
 
 
-def test_on_a_cpu_the_room_is_fixed_and_a_user_may_cap_it() -> None:
-    x = torch.rand(4, 1, 8, 8)
-    assert find_room(tiny_net(), x, None).rows == 1024
-    assert find_room(tiny_net(), x, 7).rows == 7
+def test_on_a_cpu_the_room_goes_by_the_images_size_and_a_user_may_cap_it() -> None:
+    for shape, rows in (((1, 8, 8), 4096), ((3, 32, 32), 341), ((3, 300, 300), 16)):
+        assert find_room(tiny_net(), torch.empty(1, *shape), None).rows == rows
+    assert find_room(tiny_net(), torch.rand(4, 1, 8, 8), 7).rows == 7
 
 
 class Viewing(nn.Module):
@@ -107,9 +108,32 @@ def test_batch_norm_is_folded_where_it_follows_a_convolution() -> None:
     x = torch.rand(5, 1, 8, 8)
     quick = quick_copy(model.eval(), x)
     kinds = [type(module).__name__ for module in quick]  # type: ignore[attr-defined]
-    assert kinds == ["Conv2d", "Identity", "ReLU", "BatchNorm2d", "Flatten", "Linear"]
+    assert kinds == ["_Stem", "Identity", "ReLU", "BatchNorm2d", "_FlattenLast", "Linear"]
     torch.testing.assert_close(quick(x), model(x))
     assert isinstance(model[1], nn.BatchNorm2d)
+
+
+@pytest.mark.parametrize("stem", [{"stride": 1, "padding": 1}, {"stride": 2, "padding": (1, 0)}, {"dilation": 2}])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_a_quick_copy_has_the_models_gradient(stem: dict[str, int], channels: int) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(channels, 5, (3, 2), **stem), nn.BatchNorm2d(5), nn.ReLU()]  # type: ignore[arg-type]
+        model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d((3, 2)), nn.Flatten(), nn.Linear(30, 4)).double()
+        x = torch.rand(6, channels, 9, 8, dtype=torch.float64)
+        model(x)
+    model.eval()
+    quick = quick_copy(model, x)
+    assert quick is not model
+    slopes = []
+    for network in (model, quick):
+        point = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(network(point).square().sum(), point)
+        slopes.append(slope)
+    torch.testing.assert_close(slopes[0], slopes[1])
+    kinds = [type(module).__name__ for module in quick]  # type: ignore[attr-defined]
+    assert kinds[0] == ("Conv2d" if channels == 4 else "_Stem")
+    assert kinds[4] == "_FlattenLast"
 
 
 def test_pooling_that_does_nothing_is_dropped() -> None:

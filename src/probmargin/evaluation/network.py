@@ -2,11 +2,9 @@
 
 import copy
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import model_mode
@@ -14,8 +12,8 @@ from probmargin.core.types import Classifier, Images
 from probmargin.engine.captured import captured
 from probmargin.engine.compile import compiled, use_persistent_cache
 from probmargin.engine.folding import CannotFold, FoldedNetwork
+from probmargin.evaluation.quick import quick_copy
 
-_SAME = 1e-4
 _ALIKE = {torch.float32: 0.02, torch.bfloat16: 0.2}
 """How far logits of a form in TF32 or bfloat16 may be off, as a share of the largest: more is a fault, not rounding."""
 
@@ -101,65 +99,3 @@ def check_alike(expected: torch.Tensor, found: torch.Tensor, dtype: torch.dtype)
     off = float((expected - found).abs().max() / expected.abs().max().clamp(min=1e-6))
     if not off <= _ALIKE[dtype]:
         raise CannotFold(f"its logits are off by {off:.1%}")
-
-
-def quick_copy(model: nn.Module, x: Images) -> nn.Module:
-    """A copy with channels last in memory, batch norm folded into convolutions and no pooling that does nothing.
-
-    On a CPU it takes half the time. The model itself where that cannot be done: it may reshape by `view`, or refuse
-    to be copied.
-    """
-    if not any(isinstance(module, nn.Conv2d) for module in model.modules()):
-        return model
-    try:
-        other = copy.deepcopy(model).eval()
-        for module in list(other.modules()):
-            if type(module) is nn.Sequential:
-                _fold_norms(module)
-                _overwrite_in_relu(module)
-                _drop_idle_pools(module, other, x[:1])
-        other = other.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        with model_mode(model, "eval"), torch.no_grad():
-            first, second = model(x[:2]), other(x[:2])
-    except Exception:  # whatever a foreign model raises here, it can still be judged as it is
-        return model
-    return other if torch.allclose(first, second, rtol=_SAME, atol=_SAME) else model
-
-
-def _fold_norms(layers: nn.Sequential) -> None:
-    """Fold batch norm into the convolution right before it."""
-    for (_, conv), (name, norm) in pairwise(list(layers.named_children())):
-        if type(conv) is nn.Conv2d and type(norm) is nn.BatchNorm2d and norm.track_running_stats:
-            fused = fuse_conv_bn_eval(conv, norm)
-            conv.weight, conv.bias = fused.weight, fused.bias
-            setattr(layers, name, nn.Identity())
-
-
-def _overwrite_in_relu(layers: nn.Sequential) -> None:
-    """Let ReLU overwrite what a convolution or linear layer right before it made: nobody else sees that."""
-    before: nn.Module | None = None
-    for layer in layers.children():
-        if type(layer) is nn.ReLU and type(before) in (nn.Conv2d, nn.Linear):
-            layer.inplace = True
-        if type(layer) is not nn.Identity:
-            before = layer
-
-
-def _drop_idle_pools(layers: nn.Sequential, model: nn.Module, x: Images) -> None:
-    """Drop adaptive pooling to the size that images of this size already have there."""
-    for name, pool in list(layers.named_children()):
-        if type(pool) is not nn.AdaptiveAvgPool2d:
-            continue
-        shapes: set[bool] = set()
-
-        def note(
-            _: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor, seen: set[bool] = shapes
-        ) -> None:
-            seen.add(inputs[0].shape == output.shape)
-
-        handle = pool.register_forward_hook(note)
-        with torch.no_grad():
-            model(x)
-        handle.remove()
-        if shapes == {True}:
-            setattr(layers, name, nn.Identity())

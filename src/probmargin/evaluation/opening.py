@@ -9,6 +9,7 @@ import torch
 from probmargin.attacks.balls import Norm
 from probmargin.core.frozen import frozen
 from probmargin.core.types import Classifier, Images, Labels
+from probmargin.engine.devices import keep_freed_memory
 from probmargin.evaluation.checks import check_images, check_logits
 from probmargin.evaluation.network import Ready, exact_form, made_ready
 from probmargin.evaluation.search import Subject, all_logits, find_room
@@ -31,6 +32,8 @@ def opened(
 ) -> Iterator[tuple[Subject, Ready]]:
     """The model with its images, frozen in eval mode while the block runs."""
     check_images(x, labels)
+    if not x.is_cuda:
+        keep_freed_memory()
     with frozen(exact_form(model)[0], "eval") as call:
         room = find_room(call, x, batch_size)
     ready = made_ready(model, x, room.rows)

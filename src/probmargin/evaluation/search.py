@@ -21,8 +21,9 @@ from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample
 T = TypeVar("T")
 
 _TOLERANCE = 1e-6
-_CPU_ROWS = 1024
-_MOST_ROWS = 4096
+_CPU_NUMBERS = 2**20
+"""Pixel values that go through a network at once on a CPU."""
+_LEAST_ROWS, _MOST_ROWS = 16, 4096
 _PROBE_ROWS = 32
 
 
@@ -54,11 +55,11 @@ class Room:
 
 
 def find_room(call: Classifier, x: Images, batch_size: int | None) -> Room:
-    """As asked for; else 1,024 images on a CPU, and on a GPU as many as half of its free memory takes."""
+    """As asked for; else about a million pixel values on a CPU, and on a GPU what half of its free memory takes."""
     if batch_size is not None:
         return Room(batch_size)
     if not x.is_cuda:
-        return Room(_CPU_ROWS)
+        return Room(min(max(_CPU_NUMBERS // x[0].numel(), _LEAST_ROWS), _MOST_ROWS))
     few = x[:_PROBE_ROWS].detach().requires_grad_()
     torch.cuda.reset_peak_memory_stats(x.device)
     before = torch.cuda.memory_allocated(x.device)
