@@ -76,6 +76,7 @@ class PlainAutoAttack:
             "square": self.square,
         }
         results = {}
+        self.x_adv = x.clone()
         for name, attack in attacks.items():
             begun = clock()
             for rows in standing.nonzero()[:, 0].split(CHUNK):
@@ -83,7 +84,9 @@ class PlainAutoAttack:
                 with torch.no_grad():
                     broken = self.model(x_adv).argmax(1) != y[rows]
                 size = length((x_adv - x[rows]).double(), self.norm)
-                standing[rows[broken & (size <= self.eps + 1e-6)]] = False
+                broken &= size <= self.eps + 1e-6
+                standing[rows[broken]] = False
+                self.x_adv[rows[broken]] = x_adv[broken]
             results[name] = (standing.clone(), clock() - begun)
         return results
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from probmargin.attacks.apgd import APGD
 from probmargin.attacks.fab import FAB
+from probmargin.attacks.pgd import PGD
 from probmargin.attacks.square import Square
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Images, Logits
@@ -18,10 +19,10 @@ from probmargin.engine.captured import CapturedNetwork, Slot
 from probmargin.engine.compile import compiled
 from probmargin.engine.folding import CannotFold
 from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
-from probmargin.evaluation.network import captured_form, check_alike, folded_form
+from probmargin.evaluation.network import captured_form, check_alike, check_slopes, folded_form
 from probmargin.evaluation.opening import Threat, opened
 from probmargin.evaluation.recheck import recheck
-from probmargin.evaluation.search import Stage
+from probmargin.evaluation.search import Stage, attempt, confirm, form_for, run_stage
 from probmargin.models.build import build_model
 
 
@@ -173,7 +174,53 @@ def test_an_ensemble_says_what_it_computed_in_and_what_a_second_look_found() -> 
     assert "recheck" not in evaluate(model, x, labels, attacks=["aa"], settings=replace(asked, recheck=None))["aa"]
 
 
+class Rounded(nn.Module):
+    """Claims a wrong class where the model is nearly in doubt, as a form of few digits may."""
+
+    def __init__(self, model: nn.Module, doubt: float) -> None:
+        super().__init__()
+        self.model, self.doubt = model, doubt
+
+    def forward(self, x: Images) -> Logits:
+        logits: Logits = self.model(x)
+        best = logits.topk(2, dim=1)
+        close = (best.values[:, 0] - best.values[:, 1] < self.doubt)[:, None]
+        return torch.where(close, logits - 2 * self.doubt * (logits == best.values[:, :1]), logits)
+
+
+@pytest.mark.parametrize("name", ["apgd-t", "fab-t", "square"])
+def test_a_claim_that_does_not_hold_is_searched_again_in_float32(name: str) -> None:
+    model, x, labels = linear_task(count=60)
+    stage = Stage(name, small_budget("Linf", 0.1)[name])
+    rows = torch.arange(len(x))
+    with opened(model, x, labels, Threat("Linf", 0.1), None) as (subject, _):
+        (exact,) = run_stage(subject, stage, rows)
+        form, _ = at_few_sizes(Rounded(model, 0.05), most=1024)
+        rounded = replace(subject, call=form, rough=form)
+        trusted = confirm(rounded, rows, attempt(rounded, stage, rows, form))
+        (found,) = run_stage(rounded, stage, rows)
+    counts = [int(each.broken.sum()) for each in (trusted, found, exact)]
+    assert counts[0] < counts[1], counts
+    assert counts[2] <= counts[1] + 1, counts
+
+
+def test_a_form_with_other_gradients_is_refused() -> None:
+    network = tiny_net().eval()
+    x, _ = images(2, 20, size=8)
+    check_slopes(network, at_few_sizes(network, most=64)[0], x)
+    with pytest.raises(CannotFold, match="gradients are not the model's"):
+        check_slopes(network, lambda images: network(1 - images), x)
+    flat = lambda images: 0 * network(images)  # noqa: E731
+    check_slopes(flat, flat, x)
+
+
+def test_only_the_forms_that_are_asked_are_wanted() -> None:
+    assert form_for(APGD(loss="dlr_targeted")) == "rough"
+    assert {form_for(attack) for attack in (FAB(), Square(), PGD())} == {"quick"}
+
+
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_captured_network_gives_the_models_logits_and_gradients(dtype: torch.dtype) -> None:
     model = build_model("resnet18", in_channels=3, num_classes=10).eval().cuda()

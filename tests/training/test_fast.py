@@ -216,6 +216,7 @@ def graphed_step(stepper: GraphStepper, now: Method, positions: torch.Tensor) ->
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kernels", ["same", "compiled"])
 def test_captured_steps_agree_with_eager_ones_for_every_method(
     kernels: str, record_property: Callable[[str, object], None]
@@ -260,6 +261,7 @@ def test_captured_steps_agree_with_eager_ones_for_every_method(
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
 def test_a_graph_made_in_the_middle_goes_on_as_one_made_at_the_start() -> None:
     """Capturing leaves no trace in weights, momentum or sums."""
     set_precision("fp32")

@@ -141,14 +141,25 @@ def test_a_folder_larger_than_memory_stays_in_its_files(pictures: Path, monkeypa
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("compile_mode", ["default", "off"])
-def test_on_cuda_a_run_is_the_same_wherever_its_images_lie(tmp_path: Path, compile_mode: str) -> None:
-    weights = []
+def test_on_cuda_a_run_is_the_same_wherever_its_images_lie(
+    tmp_path: Path, compile_mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    weights, listener = [], Listener()
     for asked in ("device", "host"):
         found, path = fit(
-            tmp_path / asked, recipe(epochs=2), device="cuda", precision="fp32", compile=compile_mode, placement=asked
+            tmp_path / asked,
+            recipe(epochs=2),
+            reporter=listener,
+            device="cuda",
+            precision="fp32",
+            compile=compile_mode,
+            placement=asked,
         )
         weights.append(found)
         assert (open_run(path).metrics[-1].get("data_wait_share") is None) == (asked == "device")
+    assert not [line for line in listener.said if "fast path is off" in line]
     for name, tensor in weights[0].items():
         torch.testing.assert_close(weights[1][name], tensor, msg=name)

@@ -14,6 +14,19 @@ import torch
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 
+_MANY = 256
+
+
+def allow_many_compilations() -> None:
+    """Let one piece of code be compiled for many networks, seeds and shapes.
+
+    By default torch runs it uncompiled from the ninth on, and says so in a log alone.
+    """
+    config = torch._dynamo.config
+    config.recompile_limit = max(config.recompile_limit, _MANY)
+    config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 16 * _MANY)
+
+
 _is_fusing: ContextVar[bool] = ContextVar("is_fusing", default=False)
 
 
@@ -32,6 +45,7 @@ def fusable(call: Call) -> Call:
 
     @functools.cache
     def compiled() -> Callable[..., Any]:
+        allow_many_compilations()
         return torch.compile(call, dynamic=False)
 
     @functools.wraps(call)

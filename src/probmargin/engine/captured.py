@@ -6,10 +6,11 @@ from typing import Any, Protocol
 import torch
 
 from probmargin.core.types import Images, Logits
-from probmargin.engine.graphs import warm_up
+from probmargin.engine.devices import tf32
+from probmargin.engine.graphs import capturing, chosen_kernels, warm_up
 
-_FINE = 512
-"""Sizes are powers of two up to this, then its multiples: little is filled up, and few sizes are captured."""
+_FINE = 1024
+"""Sizes are powers of four up to this, then its multiples: little is filled up, and few sizes are captured."""
 
 
 class Slot(Protocol):
@@ -32,15 +33,15 @@ class GraphSlot:
 
     def __init__(self, network: Callable[[Images], Logits], x: Images, *, with_gradient: bool, pool: Any) -> None:
         self._x = x.detach().clone(memory_format=torch.channels_last).requires_grad_(with_gradient)
-        torch._dynamo.mark_dynamic(self._x, 0)
+        torch._dynamo.maybe_mark_dynamic(self._x, 0)
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with torch.backends.cudnn.flags(benchmark=True), torch.set_grad_enabled(with_gradient):
+        with tf32(convolutions=True), chosen_kernels(), torch.set_grad_enabled(with_gradient):
             warm_up(lambda: self._once(network, with_gradient))
-            with torch.cuda.graph(self._forward, pool=pool):
+            with capturing(self._forward, pool=pool):
                 logits = network(self._x)
             self._slope = torch.ones_like(logits)
             if with_gradient:
-                with torch.cuda.graph(self._backward, pool=pool):
+                with capturing(self._backward, pool=pool):
                     (self._gradient,) = torch.autograd.grad(logits, self._x, self._slope)
         self._logits = logits.detach()
 
@@ -123,12 +124,12 @@ class CapturedNetwork:
 def size_for(count: int, most: int) -> int:
     """The size at which a batch of `count` runs.
 
-    >>> [size_for(count, 4096) for count in (1, 65, 512, 513, 1500, 4096)], size_for(600, 700)
-    ([64, 128, 512, 1024, 1536, 4096], 700)
+    >>> [size_for(count, 4096) for count in (1, 65, 256, 257, 1500, 4096)], size_for(600, 700)
+    ([64, 256, 256, 1024, 2048, 4096], 700)
     """
-    if count > _FINE:
+    if count > _FINE // 4:
         return min(-(-count // _FINE) * _FINE, most)
-    return min(max(64, 1 << (count - 1).bit_length()), most)
+    return min(64 if count <= 64 else 256, most)
 
 
 def captured(network: Callable[[Images], Logits], most: int) -> CapturedNetwork:

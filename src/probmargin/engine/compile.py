@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import torch
 
+from probmargin.core.fusing import allow_many_compilations
+
 CompileMode = Literal["default", "max-autotune", "off"]
 
 
@@ -20,6 +22,7 @@ def compiled(call: Callable[..., Any], mode: CompileMode, *, dynamic: bool = Fal
     """Compile a callable for fixed shapes, or for what its inputs mark as dynamic; `off` hands it back."""
     if mode == "off":
         return call
+    allow_many_compilations()
     chosen = "max-autotune-no-cudagraphs" if mode == "max-autotune" else None
     result: Callable[..., Any] = torch.compile(call, dynamic=None if dynamic else False, mode=chosen)
     return result

@@ -1,7 +1,8 @@
 """Devices and precision."""
 
 import ctypes
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal
 
 import torch
@@ -53,10 +54,31 @@ def pick_precision(name: str | None, device: torch.device) -> tuple[Precision, s
     return chosen[name], None
 
 
+def allow_tf32(*, convolutions: bool, products: bool) -> None:
+    """Let cuDNN's convolutions and products of matrices round float32 to TF32, or not.
+
+    Written through torch's older names alone: its compiler reads those, and they raise where a newer one was written.
+    """
+    torch.backends.cudnn.allow_tf32 = convolutions
+    torch.backends.cuda.matmul.allow_tf32 = products
+
+
 def set_precision(precision: Precision) -> None:
     """Let convolutions and products of float32 use TF32, or not."""
-    torch.backends.cudnn.allow_tf32 = precision != "fp32"
-    torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
+    allow_tf32(convolutions=precision != "fp32", products=precision != "fp32")
+
+
+@contextmanager
+def tf32(*, convolutions: bool) -> Iterator[None]:
+    """Convolutions round to TF32 inside this block or not; products never do. It ends with what it found."""
+    # Read through the newer names, which never raise.
+    parts = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
+    found = [part.fp32_precision == "tf32" for part in parts]
+    allow_tf32(convolutions=convolutions, products=False)
+    try:
+        yield
+    finally:
+        allow_tf32(convolutions=found[0], products=found[1])
 
 
 def network_precision(precision: Precision, device: torch.device) -> AbstractContextManager[object]:

@@ -1,6 +1,8 @@
 """Capturing work in CUDA graphs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 
@@ -17,13 +19,29 @@ def warm_up(work: Callable[[], None]) -> None:
     torch.cuda.current_stream().wait_stream(side)
 
 
+@contextmanager
+def chosen_kernels() -> Iterator[None]:
+    """Have cuDNN try its kernels and take the quickest, inside this block."""
+    found = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = found
+
+
+def capturing(graph: torch.cuda.CUDAGraph, pool: Any = None) -> AbstractContextManager[None]:
+    """Capture what this thread does; a thread that feeds images meanwhile goes on."""
+    return torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
+
+
 def capture(work: Callable[[], None], touched: Sequence[torch.Tensor]) -> torch.cuda.CUDAGraph:
     """Capture work that reads and writes fixed tensors; `touched` is left as it was found."""
     # Detached: a clone with a history would keep autograd's nodes alive on a stream outside the capture.
     kept = [tensor.detach().clone() for tensor in touched]
     warm_up(work)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with capturing(graph):
         work()
     with torch.no_grad():
         for tensor, value in zip(touched, kept, strict=True):

@@ -220,7 +220,7 @@ def run_autoattack(
     """
     stages = [Stage(name, attack) for name, attack in _choose(version, attacks, norm, eps).items()]
     threat = Threat(norm, eps, options.get("seed", 0), options.get("ids"))
-    with opened(model, x, labels, threat, options.get("batch_size")) as (subject, ready):
+    with opened(model, x, labels, threat, options.get("batch_size"), stages) as (subject, ready):
         warnings = [*ready.notes, *warnings_before(subject, stages)]
         speaker = Speaker(subject, len(stages), options.get("log") or _silent)
         speaker.begin()

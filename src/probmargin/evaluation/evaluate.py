@@ -160,8 +160,9 @@ def judge(
         raise UsageError("the data has no images to evaluate: pass at least one")
     say = log or _silent
     threat = Threat(settings.norm, settings.eps, settings.seed, keep.ids)
+    stages = [stage for plan in plans for stage in plan.stages]
     begun = time.perf_counter()
-    with opened(model, x, labels, threat, settings.batch_size) as (subject, ready):
+    with opened(model, x, labels, threat, settings.batch_size, stages) as (subject, ready):
         clean_seconds = time.perf_counter() - begun
         worst = Worst(subject, keep.images)
         clean = {name: values.numpy().copy() for name, values in vars(worst.score).items()}

@@ -1,21 +1,29 @@
 """A model made ready to be judged: in float32 at least, and for searches in forms that are quick to call."""
 
 import copy
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import model_mode
 from probmargin.core.types import Classifier, Images
-from probmargin.engine.captured import captured
+from probmargin.engine.captured import CapturedNetwork, captured
 from probmargin.engine.compile import compiled, use_persistent_cache
 from probmargin.engine.folding import CannotFold, FoldedNetwork
 from probmargin.evaluation.quick import quick_copy
 
 _ALIKE = {torch.float32: 0.02, torch.bfloat16: 0.2}
 """How far logits of a form in TF32 or bfloat16 may be off, as a share of the largest: more is a fault, not rounding."""
+
+
+_ALIKE_SLOPES = 0.9
+
+Form = Literal["quick", "rough"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,8 @@ class Ready:
     @property
     def precision(self) -> str:
         """What searches compute in."""
-        return "float32" if self.rough is None else "bf16 and tf32"
+        names = ("bf16" if self.rough else "", "tf32" if isinstance(self.quick, CapturedNetwork) else "")
+        return " and ".join(filter(None, names)) or "float32"
 
 
 def exact_form(model: Classifier) -> tuple[Classifier, tuple[str, ...]]:
@@ -45,29 +54,32 @@ def exact_form(model: Classifier) -> tuple[Classifier, tuple[str, ...]]:
     return model, ()
 
 
-def made_ready(model: Classifier, x: Images, most: int | None = None) -> Ready:
-    """All forms of a model; what is not a module stays as it is.
+def made_ready(model: Classifier, x: Images, most: int | None = None, wanted: Collection[Form] = ()) -> Ready:
+    """A model's forms; what is not a module stays as it is.
 
-    `most` is the largest batch that searches will ask for; with it, searches on CUDA get compiled and captured forms.
+    `most` is the largest batch that searches will ask for; with it, the `wanted` forms are compiled and captured on
+    CUDA.
     """
     exact, notes = exact_form(model)
     if not isinstance(exact, nn.Module):
         return Ready(exact, exact)
     if x.is_cuda and most is not None:
-        return _ready_on_cuda(exact, x, most, notes)
+        return _ready_on_cuda(exact, x, (most, wanted), notes)
     return Ready(exact, quick_copy(exact, x), notes=notes)
 
 
-def _ready_on_cuda(model: nn.Module, x: Images, most: int, notes: tuple[str, ...]) -> Ready:
+def _ready_on_cuda(model: nn.Module, x: Images, asked: tuple[int, Collection[Form]], notes: tuple[str, ...]) -> Ready:
     """Folded, compiled, captured; the plain form, and a note that says why, where that cannot be done."""
+    most, wanted = asked
     try:
-        forms = [captured_form(model, x, most, dtype) for dtype in (torch.float32, torch.bfloat16)]
+        quick = captured_form(model, x, most, torch.float32) if "quick" in wanted else model
+        rough = captured_form(model, x, most, torch.bfloat16) if "rough" in wanted else None
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return Ready(model, quick_copy(model, x), notes=(*notes, f"searches run operation by operation: {reason}"))
-    return Ready(model, forms[0], forms[1], notes)
+    return Ready(model, quick, rough, notes)
 
 
 def folded_form(model: nn.Module, dtype: torch.dtype) -> FoldedNetwork:
@@ -81,17 +93,30 @@ def folded_form(model: nn.Module, dtype: torch.dtype) -> FoldedNetwork:
 def captured_form(model: nn.Module, x: Images, most: int, dtype: torch.dtype) -> Classifier:
     """A form on CUDA that has been tried, with gradient and without, and gives the model's logits."""
     use_persistent_cache()
-    torch.backends.cudnn.conv.fp32_precision = "tf32"  # type: ignore[attr-defined]
     call = captured(compiled(folded_form(model, dtype), "default", dynamic=True), most)
     few = x[:64].detach()
     with model_mode(model, "eval"), torch.no_grad():
         expected = model(few)
         found = call(few)
     check_alike(expected, found, dtype)
-    point = few.clone().requires_grad_()
-    with torch.enable_grad():
-        check_alike(expected, call(point).detach(), dtype)
+    with model_mode(model, "eval"):
+        check_slopes(model, call, few)
     return call
+
+
+def check_slopes(model: Classifier, form: Classifier, x: Images) -> None:
+    """Refuse a form whose gradients are not the model's, asked for with another call in between."""
+    slopes = []
+    for call in (model, form):
+        point = x.clone().requires_grad_()
+        with torch.enable_grad():
+            value = call(point).logsumexp(dim=1).sum()
+        call(x[:1])
+        slopes.append(torch.autograd.grad(value, point)[0].flatten(1))
+    steep = slopes[0].abs().sum(dim=1) > 0
+    alike = F.cosine_similarity(slopes[0], slopes[1])[steep]
+    if len(alike) and not float(alike.median()) > _ALIKE_SLOPES:
+        raise CannotFold(f"its gradients are not the model's (cosine {float(alike.median()):.2f})")
 
 
 def check_alike(expected: torch.Tensor, found: torch.Tensor, dtype: torch.dtype) -> None:

@@ -1,6 +1,6 @@
 """Opening a model to be judged: its forms, the room there is, and what it says of the clean images."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from probmargin.core.types import Classifier, Images, Labels
 from probmargin.engine.devices import keep_freed_memory
 from probmargin.evaluation.checks import check_images, check_logits
 from probmargin.evaluation.network import Ready, exact_form, made_ready
-from probmargin.evaluation.search import Subject, all_logits, find_room
+from probmargin.evaluation.search import Stage, Subject, all_logits, find_room, form_for
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,20 @@ class Threat:
 
 @contextmanager
 def opened(
-    model: Classifier, x: Images, labels: Labels, threat: Threat, batch_size: int | None
+    model: Classifier,
+    x: Images,
+    labels: Labels,
+    threat: Threat,
+    batch_size: int | None,
+    stages: Sequence[Stage] = (),
 ) -> Iterator[tuple[Subject, Ready]]:
-    """The model with its images, frozen in eval mode while the block runs."""
+    """The model with its images, frozen in eval mode while the block runs, in the forms that these stages ask."""
     check_images(x, labels)
     if not x.is_cuda:
         keep_freed_memory()
     with frozen(exact_form(model)[0], "eval") as call:
         room = find_room(call, x, batch_size)
-    ready = made_ready(model, x, room.rows)
+    ready = made_ready(model, x, room.rows, {form_for(stage.attack) for stage in stages})
     with frozen(ready.exact, "eval") as judge, frozen(ready.quick, "eval") as call:
         logits = all_logits(judge, x, room)
         check_logits(logits, labels)

@@ -17,6 +17,9 @@ from probmargin.core.errors import UsageError
 from probmargin.core.losses import is_correct, logit_margin, probabilistic_margin
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample
+from probmargin.engine.captured import CapturedNetwork
+from probmargin.engine.devices import tf32
+from probmargin.evaluation.network import Form
 
 T = TypeVar("T")
 
@@ -76,15 +79,8 @@ def full_float32(x: Images) -> Iterator[None]:
     if not x.is_cuda:
         yield
         return
-    parts = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
-    found = [part.fp32_precision for part in parts]
-    for part in parts:
-        part.fp32_precision = "ieee"
-    try:
+    with tf32(convolutions=False):
         yield
-    finally:
-        for part, precision in zip(parts, found, strict=True):
-            part.fp32_precision = precision
 
 
 @dataclass(frozen=True)
@@ -113,6 +109,15 @@ def all_logits(call: Classifier, x: Images, room: Room) -> Logits:
         return torch.cat(list(room.in_chunks(torch.arange(len(x), device=x.device), work)))
 
 
+def form_for(attack: Attack) -> Form:
+    """What an attack asks: quotients and differences near zero need more digits than an ascent does.
+
+    >>> form_for(APGD()), form_for(FAB())
+    ('rough', 'quick')
+    """
+    return "rough" if isinstance(attack, APGD) else "quick"
+
+
 @dataclass(frozen=True)
 class Subject:
     """A frozen model, the images it is judged on, and the ball around each."""
@@ -135,8 +140,13 @@ class Subject:
     """What searches ask that follow the gradient's sign, where it may be less precise."""
 
     def asked_by(self, attack: Attack) -> Classifier:
-        """What an attack asks: quotients and differences near zero need more digits than an ascent does."""
-        return self.rough if self.rough is not None and isinstance(attack, APGD) else self.call
+        """What an attack asks."""
+        return self.rough if self.rough is not None and form_for(attack) == "rough" else self.call
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether searches ask a network that rounds more than float32 does."""
+        return any(isinstance(form, CapturedNetwork) for form in (self.call, self.rough))
 
     @property
     def correct(self) -> torch.Tensor:
@@ -220,18 +230,38 @@ def confirm(subject: Subject, rows: torch.Tensor, found: Images) -> Finding:
     return Finding(rows.cpu(), broken.cpu(), Score.of(logits, labels), size.cpu(), x_adv=found)
 
 
+def attempt(subject: Subject, stage: Stage, rows: torch.Tensor, call: Classifier) -> Images:
+    """What an attack returns for the examples at `rows` when it asks `call`."""
+    noise = KeyedNoise(seed=subject.seed, ids=subject.ids[rows], round=stage.round)
+    return stage.attack(call, subject.x[rows], subject.labels[rows], noise=noise).x_adv
+
+
+def try_again(subject: Subject, stage: Stage, finding: Finding, call: Classifier) -> Finding:
+    """Search in float32 where a rounded form claimed a break that did not hold: the search had stopped there."""
+    assert finding.x_adv is not None
+    rows, x_adv = finding.rows.to(subject.x.device), finding.x_adv
+    claimed = ~is_correct(logits_without_gradient(call, x_adv), subject.labels[rows])
+    doubtful = (claimed & ~finding.broken.to(claimed.device)).nonzero()[:, 0]
+    if len(doubtful) == 0:
+        return finding
+    x_adv = x_adv.clone()
+    with full_float32(x_adv):
+        x_adv[doubtful] = attempt(subject, stage, rows[doubtful], subject.judge)
+    return confirm(subject, rows, x_adv)
+
+
 def run_stage(subject: Subject, stage: Stage, rows: torch.Tensor) -> Iterator[Finding]:
     """Attack the examples at `rows`, a finding a chunk."""
 
     def work(part: torch.Tensor) -> Finding:
         begun = time.perf_counter()
+        call = subject.asked_by(stage.attack)
         size = min(subject.room.rows, len(rows)) if stage.fills else len(part)
         filled = torch.cat([part, part[:1].expand(size - len(part))])
-        noise = KeyedNoise(seed=subject.seed, ids=subject.ids[filled], round=stage.round)
-        found = stage.attack(
-            subject.asked_by(stage.attack), subject.x[filled], subject.labels[filled], noise=noise
-        ).x_adv
-        finding = confirm(subject, part, found[: len(part)])
+        found = attempt(subject, stage, filled, call)[: len(part)]
+        finding = confirm(subject, part, found)
+        if subject.is_rounded:
+            finding = try_again(subject, stage, finding, call)
         return replace(finding, seconds=time.perf_counter() - begun)
 
     share = rows_per_example(stage.attack, subject.logits.shape[1])

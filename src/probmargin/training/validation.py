@@ -67,7 +67,9 @@ class Judge:
             shard = attack if attack is None or rows.start == 0 else _Shard(attack, rows.start)
             settings = EvaluationSettings(batch_size=self.batch_size)
             with self.network.frozen("eval") as call:
-                right += correct_under(call, shard, part.floats(), part.labels, settings).sum()
+                # In the order in memory that training uses: for another one the network would be compiled again.
+                x = part.floats().contiguous(memory_format=self.network.order)
+                right += correct_under(call, shard, x, part.labels, settings).sum()
         return float(self.world.reduce(right)) / len(images)
 
 
