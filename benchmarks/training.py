@@ -93,9 +93,9 @@ def fast_rate(
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         mode: CompileMode = options.compile
-        stepper = GraphStepper(
-            FastNetwork(model, precision, mode, image_shape=data.images.shape[1:]), state, data, recipe.augment, 0
-        )
+        network = FastNetwork(model, precision, mode, image_shape=data.images.shape[1:])
+        network.runs_beside = not options.one_stream
+        stepper = GraphStepper(network, state, data, recipe.augment, 0)
         stepper.prepare(options.batch_size)
         stepper.say = _refuse
     else:
@@ -147,6 +147,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--side", type=int, default=32)
     parser.add_argument("--device", default=None)
+    parser.add_argument("--one-stream", action="store_true", help="no pass beside the attack")
     parser.add_argument("--no-plain", action="store_true")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args(arguments)
@@ -189,6 +190,7 @@ def main(arguments: list[str]) -> None:
         "id": "bench-training",
         "batch_size": options.batch_size,
         "compile": options.compile,
+        "runs_beside": not options.one_stream,
         "images": "digits" if options.digits else "random",
         "clock": "wall" if device.type == "cuda" else "processor time, one thread",
         "hardware": hardware(device),

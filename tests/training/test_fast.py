@@ -9,6 +9,7 @@ from strategies import images, keyed, tiny_net
 from torch import nn
 
 from probmargin.core.fusing import fusable, fused
+from probmargin.core.types import Images, Logits
 from probmargin.data.dataset import ImageSet, image_set
 from probmargin.engine.devices import set_precision
 from probmargin.engine.folding import CannotFold, FoldedConv, FoldedNetwork, Kind
@@ -19,7 +20,7 @@ from probmargin.models.build import build_model
 from probmargin.training.fast import FastNetwork, GraphStepper
 from probmargin.training.network import Network
 from probmargin.training.state import NUM_SUMS, TrainState
-from probmargin.training.step import Batch, StepResult, train_step
+from probmargin.training.step import Batch, StepResult, starts_with_clean_images, train_step
 from probmargin.training.stepper import Chosen
 
 MODELS = ["small-cnn", "resnet18", "preact-resnet18", "wrn-10-2"]
@@ -163,6 +164,42 @@ def test_a_step_through_the_fast_network_is_the_plain_step(name: str) -> None:
         assert float(((plain.x_adv - fast.x_adv).abs() > 1e-6).float().mean()) < 0.005
     for key, tensor in models[0].state_dict().items():
         torch.testing.assert_close(models[1].state_dict()[key], tensor, rtol=1e-3, atol=1e-4)
+
+
+class Beside(FastNetwork):
+    """Runs a pass that may run beside the attack before it, which no stream is needed for."""
+
+    def ahead(self, x: Images) -> Callable[[], Logits]:
+        self._refresh()
+        self._is_refreshed = True
+        logits = self.forward(x)
+
+        def finish() -> Logits:
+            self.forget()
+            return logits
+
+        return finish
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_pass_beside_the_attack_changes_nothing(name: str) -> None:
+    now = at_epoch(named(name), 99)
+    x, labels = images(1, 8, size=8)
+    states = []
+    for kind in (FastNetwork, Beside):
+        model = tiny_net(1).train()
+        state = TrainState.fresh(model, named(name))
+        network = kind(model, "fp32", "off", image_shape=(1, 8, 8))
+        for number in range(2):
+            train_step(network, state.optimizer, now, Batch(x=x, labels=labels, noise=keyed(8 + number)))
+        states.append(model.state_dict())
+    assert all(torch.equal(tensor, states[1][key]) for key, tensor in states[0].items())
+
+
+def test_passes_beside_the_attack_are_those_that_need_nothing_of_it() -> None:
+    beside = {name for name in METHODS if starts_with_clean_images(at_epoch(named(name), 99))}
+    assert {"trades", "mail-trades"} <= beside
+    assert not {"standard", "at", "mail-at", "awp", "trades-awp"} & beside
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """The fast path: attacks on a folded network; on CUDA compiled passes, and the whole step captured in one graph."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
@@ -36,6 +36,10 @@ class FastNetwork(Network):
         use_persistent_cache()
         self._forward = compiled(super().forward, mode)
         self._attack_forward: Classifier | None = None
+        self.runs_beside = True
+        """Whether a pass on clean images runs beside the attack, on CUDA."""
+        self._side: torch.cuda.Stream | None = None
+        self._is_refreshed = False
         try:
             self._folded = FoldedNetwork(model, torch.bfloat16 if precision == "bf16" else torch.float32, self.order)
         except CannotFold as reason:
@@ -48,6 +52,31 @@ class FastNetwork(Network):
         """Training-mode pass with gradient; moves batch-norm statistics."""
         logits: Logits = self._forward(x)
         return logits
+
+    def ahead(self, x: Images) -> Callable[[], Logits]:
+        """On CUDA the pass runs on a second stream beside the attack, which has its own copy of the weights."""
+        if not x.is_cuda or self._attack_forward is None or not self.runs_beside:
+            return super().ahead(x)
+        self._refresh()
+        self._is_refreshed = True
+        side = self._side or torch.cuda.Stream(x.device)
+        self._side = side
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            logits = self.forward(x)
+
+        def finish() -> Logits:
+            main = torch.cuda.current_stream()
+            main.wait_stream(side)
+            logits.record_stream(main)
+            self._is_refreshed = False
+            return logits
+
+        return finish
+
+    def forget(self) -> None:
+        """A step that was begun will not be finished."""
+        self._is_refreshed = False
 
     def clean_forward(self) -> Classifier:
         """Training-mode pass with gradient that leaves the buffers alone."""
@@ -66,7 +95,8 @@ class FastNetwork(Network):
     def frozen(self, mode: ModelMode) -> Iterator[Classifier]:
         """What attacks get: no gradient for parameters, no buffer moves."""
         if mode == "eval" and self._attack_forward is not None:
-            self._refresh()
+            if not self._is_refreshed:
+                self._refresh()
             yield self._attack_forward
         else:
             with super().frozen(mode) as call:
@@ -125,6 +155,7 @@ class GraphStepper(Stepper):
                 raise
             except Exception as error:
                 self._is_broken = True
+                self.network.forget()
                 reason = str(error).splitlines()[0] if str(error) else type(error).__name__
                 self.say(f"the fast path is off, steps run operation by operation: {reason}")
                 return None

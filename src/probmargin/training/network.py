@@ -1,6 +1,6 @@
 """A model as the training step calls it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -57,6 +57,13 @@ class Network:
     def forward(self, x: Images) -> Logits:
         """Training-mode pass with gradient; moves batch-norm statistics."""
         return self._in_precision(self.model)(x)
+
+    def ahead(self, x: Images) -> Callable[[], Logits]:
+        """A training-mode pass that an attack comes before; what it hands back finishes it."""
+        return lambda: self.forward(x)
+
+    def forget(self) -> None:
+        """A step that was begun will not be finished."""
 
     def clean_forward(self) -> Classifier:
         """Training-mode pass with gradient that leaves the buffers alone."""

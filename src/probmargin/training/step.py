@@ -1,6 +1,6 @@
 """The training step: the same for every method, and the only reduction over the batch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -79,8 +79,24 @@ def _run_attack(network: Network, attack: Attack, batch: Batch, trace: TraceLeve
         return attack.run(call, batch.x.detach(), batch.labels, noise=batch.noise, trace=trace)
 
 
-def view_of(forward: Classifier, method: Method, batch: Batch, attacked: _Attacked) -> BatchView:
-    """Run the training-mode passes in the recipe's order; an earlier one of two equal passes needs no gradient."""
+def starts_with_clean_images(method: Method) -> bool:
+    """Whether the first training-mode pass needs nothing of the attack, and the attack nothing of that pass."""
+    attacks = [attack for attack in (method.attack, method.second_attack) if attack is not None]
+    alone = method.passes[0] == "nat" and "nat" not in method.passes[1:]
+    return alone and method.awp is None and {attack.model_mode for attack in attacks} == {"eval"}
+
+
+def view_of(
+    forward: Classifier,
+    method: Method,
+    batch: Batch,
+    attacked: _Attacked,
+    first: Callable[[], Logits] | None = None,
+) -> BatchView:
+    """Run the training-mode passes in the recipe's order; an earlier one of two equal passes needs no gradient.
+
+    `first` hands over the first pass where it was begun before the attack.
+    """
     images = {"nat": batch.x, "adv": attacked.x_adv, "second": attacked.x_second}
     logits: dict[str, Logits | None] = {"nat": attacked.logits_nat}
     for position, name in enumerate(method.passes):
@@ -88,7 +104,7 @@ def view_of(forward: Classifier, method: Method, batch: Batch, attacked: _Attack
         assert x is not None
         is_last = name not in method.passes[position + 1 :]
         with torch.set_grad_enabled(is_last and torch.is_grad_enabled()):
-            logits[name] = forward(x)
+            logits[name] = first() if first is not None and position == 0 else forward(x)
     return BatchView(
         labels=batch.labels,
         logits_nat=logits.get("nat"),
@@ -126,10 +142,11 @@ def train_step(
     reduce: Reduce = alone,
 ) -> StepResult:
     """Attack, weigh, descend. `method` is the recipe as it is in this epoch (`at_epoch`)."""
+    first = network.ahead(batch.x) if starts_with_clean_images(method) else None
     attacked = attack_batch(network, method, batch)
 
     def loss_at(forward: Classifier) -> tuple[torch.Tensor, PerExample, PerExample, BatchView]:
-        view = view_of(forward, method, batch, attacked)
+        view = view_of(forward, method, batch, attacked, first)
         weight, margin = weigh(view, method, reduce)
         return batch_loss(view, method, weight, reduce), weight, margin, view
 
