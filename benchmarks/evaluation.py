@@ -30,7 +30,8 @@ from probmargin.evaluation.autoattack import VERSIONS, run_autoattack
 from probmargin.methods.resolve import resolve
 from probmargin.runs.run import open_run
 from probmargin.training.progress import Reporter
-from probmargin.training.train import TrainRequest, train
+from probmargin.training.request import TrainRequest
+from probmargin.training.train import train
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:

@@ -17,7 +17,8 @@ from probmargin.engine.files import write_json
 from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
 from probmargin.methods.resolve import resolve
 from probmargin.training.progress import Reporter
-from probmargin.training.train import TrainRequest, train
+from probmargin.training.request import TrainRequest
+from probmargin.training.train import train
 
 RUNS = [("bf16", "default", 1), ("bf16", "default", 2), ("bf16", "default", 3), ("fp32", "off", 1)]
 """The slow one last: what came before it is saved."""

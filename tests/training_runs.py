@@ -13,7 +13,8 @@ from probmargin.data.dataset import DataSet
 from probmargin.methods.method import Method
 from probmargin.methods.resolve import resolve
 from probmargin.training.progress import Reporter
-from probmargin.training.train import TrainRequest, train
+from probmargin.training.request import TrainRequest
+from probmargin.training.train import train
 
 SMALL = {"attack.eps": 0.1, "attack.step_size": 0.025, "lr": 0.05, "augment.pad": 0, "augment.flip": False}
 

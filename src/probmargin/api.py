@@ -21,7 +21,7 @@ from probmargin.data.given import Given, as_data_set
 from probmargin.data.loader import load as load_data
 from probmargin.engine.devices import pick_device
 from probmargin.evaluation.evaluate import EvaluationSettings, evaluate as evaluate_model
-from probmargin.evaluation.subject import WITHOUT_GRADIENTS
+from probmargin.evaluation.subject import WITHOUT_GRADIENTS, as_floats
 from probmargin.export.export import export as export_run
 from probmargin.export.formats import load_model as load_exported
 from probmargin.export.importing import ImportRequest, import_weights as take_over
@@ -45,7 +45,8 @@ from probmargin.runs.run import Run as StoredRun, open_run
 from probmargin.training.drop_in import loss_recipe, recipe_loss
 from probmargin.training.names import catalogue
 from probmargin.training.progress import Reporter
-from probmargin.training.train import TrainRequest, train as run_training
+from probmargin.training.request import TrainRequest
+from probmargin.training.train import train as run_training
 
 __all__ = [
     "Attack",
@@ -149,6 +150,7 @@ def train(
     dynamics: bool = False,
     label_noise: str | None = None,
     sync_bn: bool = False,
+    placement: str = "auto",
     reporter: Reporter | None = None,
 ) -> Run:
     """Train a model by a method and return the run, with .path, .model, .recipe and .metrics.
@@ -160,7 +162,8 @@ def train(
     """
     if not isinstance(model, str):
         check_is_network(model)
-    dataset = as_data_set(data, data_dir, download=download)
+    in_files = None if placement == "auto" else placement == "files"
+    dataset = as_data_set(data, data_dir, download=download, in_files=in_files)
     own = reporter or Reporter(quiet=True)
     proposal = propose(dataset) if isinstance(method, str) else None
     recipe = resolve(
@@ -195,6 +198,7 @@ def train(
         dynamics=dynamics,
         label_noise=label_noise,
         sync_bn=sync_bn,
+        placement=placement,
     )
     run, trained = run_training(recipe, dataset, request, own)
     return Run(run.path, trained)
@@ -229,16 +233,8 @@ def evaluate(
     on_device = model.to(chosen)
     if not set(attacks) <= WITHOUT_GRADIENTS:
         check_gradient(on_device, tuple(x.shape[1:]), type(model).__name__)
-    images = _as_floats(x, on_device).to(chosen)
+    images = as_floats(x, on_device).to(chosen)
     return evaluate_model(on_device, images, labels.long().to(chosen), attacks=attacks, settings=settings)
-
-
-def _as_floats(x: torch.Tensor, model: nn.Module) -> Images:
-    """Bytes as floats in [0, 1], and numpy's doubles as the model computes."""
-    if x.dtype == torch.uint8:
-        return x.float() / 255.0
-    is_double = any(parameter.dtype == torch.float64 for parameter in model.parameters())
-    return x.float() if x.dtype == torch.float64 and not is_double else x
 
 
 def export(

@@ -185,6 +185,22 @@ def test_train_refuses_other_models_and_methods(tmp_path: Path) -> None:
     refused("method is given as type: pass a name", method=pm.Method, model=tiny_net(classes=2))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"seed": -1}, "from 0 to 2147483647"),
+        ({"seed": 2**31}, "from 0 to 2147483647"),
+        ({"epochs": 3, "keep_epochs": [4]}, "from 1 to 3"),
+        ({"epochs": 3, "keep_epochs": ["2"]}, "from 1 to 3"),
+        ({"placement": "files"}, "can stay in their files"),
+        ({"placement": "disk"}, "placement"),
+    ],
+)
+def test_train_refuses_what_the_command_line_refuses(wrong: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(pm.UsageError, match=words):
+        pm.train("at", model="small-cnn", data=blobs(), out=tmp_path / "run", **wrong)
+
+
 def test_docstrings_of_public_functions() -> None:
     for name in pm.__all__:
         assert getattr(pm, name).__doc__, name

@@ -33,7 +33,8 @@ from probmargin.reporting.page.data import Picture
 from probmargin.runs.run import open_run
 from probmargin.training.loop import Interrupted
 from probmargin.training.progress import Reporter
-from probmargin.training.train import TrainRequest, train
+from probmargin.training.request import TrainRequest
+from probmargin.training.train import train
 
 SHORT = {"attack.num_steps": "2", "attack.eps": "0.05"}
 

@@ -13,7 +13,8 @@ from probmargin.data.digits import load_digits
 from probmargin.evaluation.audit import audit, lines
 from probmargin.methods.resolve import resolve
 from probmargin.training.progress import Reporter
-from probmargin.training.train import TrainRequest, train
+from probmargin.training.request import TrainRequest
+from probmargin.training.train import train
 
 pytestmark = pytest.mark.slow
 

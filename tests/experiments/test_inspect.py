@@ -16,7 +16,8 @@ from probmargin.data.digits import load_digits
 from probmargin.experiments.inspect import InspectRequest, inspect_run
 from probmargin.methods.resolve import resolve
 from probmargin.training.progress import Reporter
-from probmargin.training.train import TrainRequest, train
+from probmargin.training.request import TrainRequest
+from probmargin.training.train import train
 
 
 @pytest.fixture(scope="module")

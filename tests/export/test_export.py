@@ -25,7 +25,8 @@ from probmargin.export.subject import Exported
 from probmargin.methods.resolve import resolve
 from probmargin.runs.run import open_run
 from probmargin.training.progress import Reporter
-from probmargin.training.train import TrainRequest, train
+from probmargin.training.request import TrainRequest
+from probmargin.training.train import train
 
 NAMES = {"safetensors": "m.safetensors", "torch-export": "m.pt2", "onnx": "m.onnx", "robustbench": "bundle"}
 EACH = [

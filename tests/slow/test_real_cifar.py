@@ -11,7 +11,8 @@ from probmargin.data.loader import load
 from probmargin.methods.resolve import METHODS, resolve
 from probmargin.runs.run import open_run
 from probmargin.training.progress import Reporter
-from probmargin.training.train import TrainRequest, train
+from probmargin.training.request import TrainRequest
+from probmargin.training.train import train
 
 WHERE = os.environ.get("PROBMARGIN_DATA")
 pytestmark = [

@@ -20,7 +20,8 @@ from probmargin.methods.resolve import METHODS, resolve
 from probmargin.runs.run import open_run
 from probmargin.training.loop import Interrupted, TrainingStopped
 from probmargin.training.progress import Reporter
-from probmargin.training.train import TrainRequest, train
+from probmargin.training.request import TrainRequest
+from probmargin.training.train import train
 
 
 class Linear(nn.Module):

@@ -30,9 +30,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-MOST_SEED = 2**31 - 1
-"""What every generator takes."""
 DataOption = Annotated[str, typer.Option("--data", help="digits, cifar10, cifar100, svhn, folder:PATH or npz:FILE")]
 DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="folder with the data set's own files")]
 

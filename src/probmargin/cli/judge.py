@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from probmargin.cli.app import MOST_SEED, DataDirOption, app, is_first_process, show
+from probmargin.cli.app import DataDirOption, app, is_first_process, show
+from probmargin.core.settings import MOST_SEED
 
 
 @app.command()

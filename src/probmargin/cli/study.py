@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from probmargin.cli.app import MOST_SEED, DataDirOption, app, fail, show
+from probmargin.cli.app import DataDirOption, app, fail, show
+from probmargin.core.settings import MOST_SEED
 
 
 @app.command("list")

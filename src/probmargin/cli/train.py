@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from probmargin.cli.app import MOST_SEED, DataDirOption, DataOption, app, is_first_process, show
+from probmargin.cli.app import DataDirOption, DataOption, app, is_first_process, show
+from probmargin.core.settings import MOST_SEED
 
 if TYPE_CHECKING:
     from probmargin.methods.method import Method
@@ -70,7 +71,8 @@ def train(
     from probmargin.training.dry_run import Asked, dry_run as forecast_run
     from probmargin.training.guards import parse_epochs
     from probmargin.training.progress import Reporter
-    from probmargin.training.train import TrainRequest, train as run_training
+    from probmargin.training.request import TrainRequest
+    from probmargin.training.train import train as run_training
 
     reporter = Reporter(quiet=not is_first_process())
     in_files = None if placement == "auto" else placement == "files"

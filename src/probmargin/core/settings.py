@@ -5,6 +5,9 @@ from typing import Literal
 
 from probmargin.core.errors import UsageError
 
+MOST_SEED = 2**31 - 1
+"""What every generator takes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AWP:

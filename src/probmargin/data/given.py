@@ -17,12 +17,14 @@ Given: TypeAlias = str | DataSet | tuple[Arrays, Arrays] | tuple[Dataset[Any], D
 _KINDS = "a name such as 'cifar10', a DataSet, ((x, y), (x_test, y_test)), or two torch data sets (train, test)"
 
 
-def as_data_set(data: Given, data_dir: Path | str | None = None, *, download: bool = False) -> DataSet:
+def as_data_set(
+    data: Given, data_dir: Path | str | None = None, *, download: bool = False, in_files: bool | None = None
+) -> DataSet:
     """Make a DataSet of what was given, or say what can be given."""
     if isinstance(data, DataSet):
         return data
     if isinstance(data, str):
-        return load(data, Path(data_dir) if data_dir else None, download=download)
+        return load(data, Path(data_dir) if data_dir else None, download=download, in_files=in_files)
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise UsageError(f"data is given as {type(data).__name__}: pass {_KINDS}")
     if any(isinstance(part, DataLoader) for part in data):

@@ -12,6 +12,7 @@ from probmargin.attacks.balls import Norm
 from probmargin.core.errors import UsageError, unknown_name
 from probmargin.core.frozen import frozen
 from probmargin.core.records import coerce, parse_number
+from probmargin.core.types import Images
 from probmargin.data.dataset import DataSet, ImageSet
 from probmargin.data.loader import DESCRIPTIONS, load
 from probmargin.engine.devices import pick_device
@@ -250,3 +251,11 @@ def settings_of(request: EvaluationRequest, run: Run | None, total: int) -> Eval
         step_size=chosen.step_size if chosen else None,
         aa_examples=request.aa_examples or (chosen.aa_examples if chosen else None),
     )
+
+
+def as_floats(x: torch.Tensor, model: nn.Module) -> Images:
+    """Bytes as floats in [0, 1], and numpy's doubles as the model computes."""
+    if x.dtype == torch.uint8:
+        return x.float() / 255.0
+    is_double = any(parameter.dtype == torch.float64 for parameter in model.parameters())
+    return x.float() if x.dtype == torch.float64 and not is_double else x

@@ -12,7 +12,8 @@ from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
 from probmargin.experiments.report import ReportRequest, write_report
 from probmargin.methods.resolve import resolve
 from probmargin.training.progress import Reporter, percent
-from probmargin.training.train import TrainRequest, train
+from probmargin.training.request import TrainRequest
+from probmargin.training.train import train
 
 METHODS = ("at", "mail-trades")
 ATTACKS = ("nat", "pgd-20", "cw")

@@ -18,7 +18,8 @@ from probmargin.runs.run import Run
 from probmargin.training.guards import TrainingStopped
 from probmargin.training.loop import Interrupted
 from probmargin.training.progress import Reporter
-from probmargin.training.train import TrainRequest, train
+from probmargin.training.request import TrainRequest
+from probmargin.training.train import train
 
 MONITOR, MONITOR_EVERY = "pgd-20:1000,cw:1000", 5
 """Curves that figures need: of test images, never used for selection."""

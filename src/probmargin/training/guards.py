@@ -28,10 +28,15 @@ def parse_epochs(text: str, epochs: int) -> tuple[int, ...]:
     (70, 76)
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
-    for word in words:
-        if not word.isdecimal() or not 1 <= int(word) <= epochs:
-            raise UsageError(f"--keep-epochs takes epochs from 1 to {epochs}, such as 70,76, not {word!r}")
+    check_kept_epochs([int(word) if word.isdecimal() else word for word in words], epochs)
     return tuple(map(int, words))
+
+
+def check_kept_epochs(kept: Sequence[object], epochs: int) -> None:
+    """Refuse what is no epoch of the run."""
+    for epoch in kept:
+        if not isinstance(epoch, int) or not 1 <= epoch <= epochs:
+            raise UsageError(f"--keep-epochs takes epochs from 1 to {epochs}, such as 70,76, not {str(epoch)!r}")
 
 
 def check_phases(method: Method) -> None:
