@@ -6,15 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from blobs import blobs
+from torch import nn
 
-from probmargin.data.dataset import DataSet
+from probmargin.attacks.attack import Attack
+from probmargin.data.dataset import DataSet, ImageSet
 from probmargin.methods.method import Method
 from probmargin.methods.resolve import resolve
 from probmargin.training.progress import Reporter
 from probmargin.training.request import TrainRequest
 from probmargin.training.train import train
+from probmargin.training.validation import Judge
 
 SMALL = {"attack.eps": 0.1, "attack.step_size": 0.025, "lr": 0.05, "augment.pad": 0, "augment.flip": False}
 
@@ -58,6 +62,18 @@ def fit(
     asked = TrainRequest(out=out, **settings)
     run, model = train(method, data or blobs(), asked, reporter or Reporter(quiet=True))
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}, run.path
+
+
+def let_accuracy_fall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held-out accuracy falls with every step of training, so that the first look is the best one."""
+
+    def accuracy(judge: Judge, images: ImageSet, attack: Attack | None) -> float:
+        norms = (module for module in judge.network.model.modules() if isinstance(module, nn.BatchNorm2d))
+        steps = next(norms).num_batches_tracked
+        assert steps is not None
+        return 1.0 / (2.0 + float(steps))
+
+    monkeypatch.setattr(Judge, "accuracy", accuracy)
 
 
 def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blobs import blobs
-from training_runs import StopAfter, fit, recipe, same
+from training_runs import StopAfter, fit, let_accuracy_fall, recipe, same
 
 from probmargin.core.errors import UsageError
 from probmargin.core.settings import AWP, EMA
@@ -141,8 +141,11 @@ def test_other_data_seeds_and_models_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("every", [None, 2])
-def test_the_best_so_far_of_a_fork_is_that_of_scratch(tmp_path: Path, every: int | None) -> None:
+def test_the_best_so_far_of_a_fork_is_that_of_scratch(
+    tmp_path: Path, every: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before a child's burn-in ends its parent may have looked at held-out images where the child would not."""
+    let_accuracy_fall(monkeypatch)
     held: dict[str, Any] = {"validation": 20, "validation_every": every}
     fit(tmp_path / "parent", recipe("at"), keep_epochs=(2, FORKED_AT), **held)
     fit(tmp_path / "fork", recipe("mail-at"), fork=f"{tmp_path / 'parent'}@{FORKED_AT}", **held)

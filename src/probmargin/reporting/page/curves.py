@@ -146,12 +146,13 @@ def _alt(title: str, kind: str, lines: list[dict[str, Any]]) -> str:
 
 
 def _marks(reports: Sequence[RunReport]) -> list[dict[str, Any]]:
-    """Ends of burn-in and drops of the learning rate, where all runs agree on them."""
-    each = [_marks_of(report.folder.recipe, report.folder.trained) for report in reports]
-    shared = [mark for mark in each[0] if all(mark in other for other in each)]
+    """Ends of burn-in and drops of the learning rate; what not all runs have names those that do."""
+    each = {report.label: _marks_of(report.folder.recipe, report.folder.trained) for report in reports}
     texts: dict[int, list[str]] = {}
-    for epoch, text in shared:
-        texts.setdefault(epoch, []).append(text)
+    for epoch, text in dict.fromkeys(mark for marks in each.values() for mark in marks):
+        owners = [label for label, marks in each.items() if (epoch, text) in marks]
+        whose = "" if len(owners) == len(each) else f" ({', '.join(owners)})"
+        texts.setdefault(epoch, []).append(text + whose)
     # A rate that drops after epoch 9 is lower in epoch 10: the mark stands between.
     return [{"x": epoch + 0.5, "text": ", ".join(words)} for epoch, words in sorted(texts.items())]
 
@@ -165,7 +166,7 @@ def _marks_of(recipe: Plain, trained: int) -> list[tuple[int, str]]:
     return [mark for mark in found if 0 < mark[0] < trained]
 
 
-def fan(spread: Spread, title: str, label: str) -> dict[str, Any]:
+def fan(spread: Spread, title: str, label: str, place: int = 0) -> dict[str, Any]:
     """Quantiles over epochs, and the histogram of each epoch."""
     low, lower, middle, upper, high = spread.quantiles
     ends = f"from {middle[0]:.2f} in epoch {spread.epochs[0]} to {middle[-1]:.2f} in epoch {spread.epochs[-1]}"
@@ -175,7 +176,7 @@ def fan(spread: Spread, title: str, label: str) -> dict[str, Any]:
         "note": "Median of all training images, and the ranges of the middle 50% and 90%.",
         "format": "number",
         "log": False,
-        "series": [{"name": "median", "color": 0, "dash": 0, "x": spread.epochs, "y": middle}],
+        "series": [{"name": "median", "color": place, "dash": 0, "x": spread.epochs, "y": middle}],
         "bands": [
             {"name": "middle 90%", "x": spread.epochs, "low": low, "high": high},
             {"name": "middle 50%", "x": spread.epochs, "low": lower, "high": upper},

@@ -99,10 +99,10 @@ def view(reports: Sequence[RunReport]) -> dict[str, Any]:
     comparisons = [(report, results.differences(reports[0], report, names)) for report in reports[1:]]
     figures = {chart["id"]: chart for chart in charts}
     for place, report in enumerate(reports):
-        figures |= {f"{kind}-{place}": chart for kind, chart in _fans(report).items()}
+        figures |= {f"{kind}-{place}": chart for kind, chart in _fans(report, place).items()}
     published = [report for report in reports if report.published is not None]
     return {
-        "runs": [_run(report) for report in reports],
+        "runs": [_run(report, place) for place, report in enumerate(reports)],
         "columns": [(name, words.attack_name(name)) for name in names],
         "rows": results.result_rows(reports, names),
         "published": published,
@@ -117,7 +117,7 @@ def view(reports: Sequence[RunReport]) -> dict[str, Any]:
     }
 
 
-def _run(report: RunReport) -> dict[str, Any]:
+def _run(report: RunReport, place: int) -> dict[str, Any]:
     found = missing.gaps(report)
     return {
         "report": report,
@@ -132,16 +132,16 @@ def _run(report: RunReport) -> dict[str, Any]:
         "gallery": report.gallery,
         "dynamics": report.dynamics,
         "recipe": recipe.in_words(report.folder.recipe),
-        "fans": _fans(report),
+        "fans": _fans(report, place),
     }
 
 
-def _fans(report: RunReport) -> dict[str, dict[str, Any]]:
+def _fans(report: RunReport, place: int) -> dict[str, dict[str, Any]]:
     """Charts of how margins and weights are spread."""
     found = report.dynamics
     if found is None:
         return {}
-    fans = {"margin": curves.fan(found.margin, "Margin", report.label)}
+    fans = {"margin": curves.fan(found.margin, "Margin", report.label, place)}
     if not found.is_uniform:
-        fans["weight"] = curves.fan(found.weight, "Weight", report.label)
+        fans["weight"] = curves.fan(found.weight, "Weight", report.label, place)
     return fans | {"areas": curves.areas(found.summary["epochs"], report.label)}
