@@ -267,9 +267,12 @@ def export(
     return export_run(request, log)
 
 
-def load_model(path: str | Path) -> nn.Module:
-    """The network of a safetensors file that `export` wrote, in eval mode: images in [0, 1] to logits."""
-    return load_exported(Path(path))
+def load_model(path: str | Path, model: str | None = None) -> nn.Module:
+    """The network of a safetensors file that `export` wrote, in eval mode: images in [0, 1] to logits.
+
+    One's own network is named by `model`, as package.module:factory: a file alone has nothing imported.
+    """
+    return load_exported(Path(path), model)
 
 
 def import_weights(

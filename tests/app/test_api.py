@@ -12,8 +12,14 @@ from torch import nn
 
 import probmargin
 from probmargin import api as pm
-from probmargin.methods.plain import with_settings
+from probmargin.core.noise import fresh_noise
+from probmargin.core.types import Classifier
+from probmargin.methods.plain import at_epoch, with_settings
 from probmargin.methods.resolve import METHODS, named
+from probmargin.training.drop_in import loss_recipe
+from probmargin.training.network import Network
+from probmargin.training.perturbation import perturbed_weights
+from probmargin.training.step import Batch, attack_batch, batch_loss, view_of, weigh
 
 CONTRACT = (
     "probabilistic_margin logit_margin sigmoid_weight hinge_weight step_weight gairat_weight normalize_weights at_loss "
@@ -53,6 +59,44 @@ def test_mail_loss_is_a_drop_in_for_every_method(method: str, weighted: bool) ->
     assert loss.ndim == 0
     assert all(parameter.grad is not None for parameter in model.parameters())
     assert model.training
+
+
+def loss_and_gradients(model: nn.Module, method: Any, **options: Any) -> tuple[float, list[torch.Tensor]]:
+    x, labels = images(2, 8, size=8)
+    loss = pm.mail_loss(model, x, labels, method=method, seed=3, **options)
+    return float(loss.detach()), list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+def test_mail_loss_perturbs_weights_as_training_does() -> None:
+    """Loss and gradient are those at the moved weights; the model's own stay."""
+    recipe = at_epoch(named("mail-awp"), 99)
+    model, other = tiny_net(1).train(), tiny_net(1).train()
+    before = [parameter.clone() for parameter in model.parameters()]
+    loss, gradients = loss_and_gradients(model, recipe)
+    x, labels = images(2, 8, size=8)
+    network = Network(other)
+    batch = Batch(x=x, labels=labels, noise=fresh_noise(len(x), x.device, 3))
+    attacked = attack_batch(network, recipe, batch)
+
+    def loss_at(forward: Classifier) -> torch.Tensor:
+        view = view_of(forward, recipe, batch, attacked)
+        return batch_loss(view, recipe, weigh(view, recipe)[0])
+
+    with perturbed_weights(network, recipe.awp, loss_at):
+        expected = loss_at(network.forward)
+        wanted = torch.autograd.grad(expected, list(other.parameters()))
+    assert loss == pytest.approx(float(expected.detach()), rel=1e-5)
+    for found, slope in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(found, slope, rtol=1e-3, atol=1e-6)
+    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+    assert loss != loss_and_gradients(tiny_net(1).train(), "mail-at")[0]
+
+
+def test_mail_loss_is_of_the_last_epoch_or_of_the_first() -> None:
+    last, first = (loss_recipe(named("mail-trades", "official-2021"), weighted) for weighted in (True, False))
+    assert (last.attack.loss, first.attack.loss) == ("ce", "kl")  # type: ignore[union-attr]
+    assert loss_recipe(named("fat"), True).attack.tau > 0  # type: ignore[union-attr]
+    assert not first.is_reweighted
 
 
 def test_mail_loss_takes_a_method_and_its_own_attack() -> None:
@@ -112,6 +156,13 @@ def test_evaluate_takes_arrays_too(dtype: type) -> None:
     wanted = pm.evaluate(tiny_net(classes=2), (test.floats(), test.labels), ["nat", "pgd-2"])
     assert found["nat"]["accuracy"] == wanted["nat"]["accuracy"]
     assert found["pgd-2"]["robust_accuracy"] == wanted["pgd-2"]["robust_accuracy"]
+
+
+@pytest.mark.parametrize("norm", ["linf", "inf", "l2", 2])
+def test_norms_are_spelled_one_way(norm: Any) -> None:
+    x, labels = images(2, 4, size=8)
+    with pytest.raises(pm.UsageError, match="use Linf or L2"):
+        pm.evaluate(tiny_net().eval(), (x, labels), ["pgd-5"], norm=norm)
 
 
 def test_evaluate_refuses_what_it_cannot_judge() -> None:

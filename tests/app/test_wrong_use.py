@@ -73,6 +73,11 @@ COMMANDS = [
         "--keep-epochs takes epochs from 1 to 1, such as 70,76, not '5'",
         (*DIGITS, "--epochs", "1", "--keep-epochs", "5"),
     ),
+    ("need an attack of 2 steps", (*TRAIN, "--data", "digits", "--method", "gairat", "--set", "attack.num_steps=1")),
+    (
+        "unknown setting in attack 'foo'",
+        (*DIGITS, "--epochs", "9", "--set", 'phases=[{"from_epoch": 8, "set": {"attack.foo": 1}}]'),
+    ),
     ("such as 70,76, not '0'", (*DIGITS, "--keep-epochs", "0")),
     ("such as 70,76, not 'x'", (*DIGITS, "--keep-epochs", "x")),
     ("such as 70,76, not '1.5'", (*DIGITS, "--keep-epochs", "1.5")),
@@ -192,6 +197,8 @@ def test_recipes_that_are_wrong(program: Program) -> None:
     program.refuses("must hold one JSON object", *DIGITS, "--recipe", "a.json")
     Path("a.json").write_text(json.dumps({"methods": "at"}), encoding="utf-8")
     program.refuses("did you mean method", *DIGITS, "--recipe", "a.json")
+    program.refuses("--recipe and --method both choose", *DIGITS, "--recipe", "a.json", "--method", "at")
+    program.refuses("--recipe and --preset both choose", *DIGITS, "--recipe", "a.json", "--preset", "official")
 
 
 RUN_COMMANDS = ("evaluate", "merge", "audit", "report", "inspect", "watch")

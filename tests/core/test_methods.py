@@ -222,6 +222,16 @@ def test_settings_by_path() -> None:
         ("attack=none", "needs an attack"),
         ("passes=nat", "must contain adv"),
         ("nonsense", "PATH=VALUE"),
+        ("burn_in_epochs=-5", "0 or more"),
+        ("method=at", "choose another with --method"),
+        ("preset=official", "choose another with --preset"),
+        ("lr_milestones=-1,5", "0 or more"),
+        ("lr_decay=-1", "above 0"),
+        ("lr=inf", "finite"),
+        ("awp.warmup_epochs=-3", "0 or more"),
+        ("phases=x", "JSON list"),
+        ("phases=3", "JSON list"),
+        ('phases=[{"from_epoch": 1, "start_from_epoch": 2}]', "not after its own from_epoch=1"),
     ],
 )
 def test_bad_settings_name_the_fix(setting: str, words: str) -> None:
@@ -229,6 +239,39 @@ def test_bad_settings_name_the_fix(setting: str, words: str) -> None:
         with_settings(named("mail-trades"), parse_assignments([setting]))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_margin_of_steps_needs_an_attack_that_records_them() -> None:
+    with pytest.raises(UsageError, match="the margin lps needs an attack that records its steps"):
+        with_settings(named("gairat"), {"attack": "apgd"})
+
+
+def test_burn_in_follows_the_first_drop_unless_it_is_given() -> None:
+    assert with_settings(named("mail-at"), {"lr_milestones": "5,10"}).burn_in_epochs == 5
+    both = {"lr_milestones": "5,10", "burn_in_epochs": "7"}
+    assert with_settings(named("mail-at"), both).burn_in_epochs == 7
+    free = with_settings(named("mail-at"), {"burn_in_epochs": "50"})
+    assert with_settings(free, {"lr_milestones": "5,10"}).burn_in_epochs == 50
+    without = with_settings(named("mail-at"), {"lr_milestones": "5"})
+    with pytest.raises(UsageError, match="needs lr_milestones"):
+        from_plain({**without.plain(), "lr_milestones": [], "burn_in_epochs": "first_lr_drop"})
+
+
+def test_burn_in_of_a_mixture_is_plain_trades() -> None:
+    method = named("gair-trades", "official")
+    first, last = at_epoch(method, 0), at_epoch(method, method.epochs - 1)
+    assert first.second_attack is None
+    assert "second" not in first.passes
+    assert first.objective.weighted_part == "kl"  # type: ignore[attr-defined]
+    assert last.second_attack is not None
+    assert "second" in last.passes
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "end"), [("mail-at", "paper", 74), ("mail-trades", "official-2021", 70), ("at", "paper", 74)]
+)
+def test_burn_in_ends_with_the_last_state_without_weights(name: str, preset: str, end: int) -> None:
+    assert named(name, preset).burn_in_end == end
 
 
 def test_unknown_names_offer_the_nearest() -> None:

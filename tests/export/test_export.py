@@ -11,6 +11,7 @@ import pytest
 import torch
 from blobs import blobs
 from needs import package
+from safetensors.torch import save_file
 from strategies import tiny_net
 from torch import nn
 
@@ -57,7 +58,7 @@ def read_back(format: str, out: Path) -> Classifier:
         session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
         assert session.get_inputs()[0].shape == ["batch", 1, 8, 8]
         return lambda x: torch.from_numpy(session.run(["logits"], {"images": x.numpy()})[0])
-    namespace: dict[str, Any] = {}
+    namespace: dict[str, Any] = {"__file__": str(out / "model.py")}
     exec(compile((out / "model.py").read_text(encoding="utf-8"), "model.py", "exec"), namespace)
     model: Classifier = namespace["load_model"](str(out / "weights.pt"))
     return model
@@ -224,7 +225,7 @@ def test_source_files_of_the_other_networks(trained: Path, name: str) -> None:
     record = {**run.record, "model": name, "model_settings": settings}
     empty = torch.zeros(0)
     text = model_source(Exported(run, record, run.recipe, model, load_digits(), empty, empty, None, 2))
-    namespace: dict[str, Any] = {}
+    namespace: dict[str, Any] = {"__file__": "model.py"}
     exec(compile(text, "model.py", "exec"), namespace)
     again = namespace["load_model"](None)
     again.load_state_dict(model.state_dict())
@@ -320,6 +321,28 @@ def test_a_model_given_as_an_object(tmp_path: Path) -> None:
         pm.load_model(tmp_path / "m.safetensors")
     with pytest.raises(UsageError, match="no source file"):
         pm.export(run, tmp_path / "bundle", format="robustbench", data=data, num_examples=16)
+
+
+def test_the_function_export_is_not_hidden_by_the_folder() -> None:
+    script = "import probmargin as pm; import probmargin.export.card; pm.UsageError; print(callable(pm.export))"
+    for code in (script, "import probmargin as pm; pm.train; print(callable(pm.export))"):
+        assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "True\n"
+
+
+def test_a_file_has_nothing_imported_that_the_caller_did_not_name(tmp_path: Path) -> None:
+    def write(facts: object) -> Path:
+        save_file({"a": torch.zeros(1)}, tmp_path / "m.safetensors", {"probmargin": json.dumps(facts)})
+        return tmp_path / "m.safetensors"
+
+    settings = {"num_classes": 3, "in_channels": 3}
+    with pytest.raises(UsageError, match=r"asks for the network 'os:abort', which is not one of ours"):
+        pm.load_model(write({"model": "os:abort", "settings": settings}))
+    with pytest.raises(UsageError, match="not one of ours"):
+        pm.load_model(write({"model": 3, "settings": settings}))
+    with pytest.raises(UsageError, match="does not fit the network it names"):
+        pm.load_model(write({"model": "small-cnn", "settings": settings}))
+    with pytest.raises(UsageError, match="does not fit the network it names"):
+        pm.load_model(write({"model": "small-cnn", "settings": {"classes": 3}}))
 
 
 def test_a_model_that_branches_on_its_data_cannot_be_exported(tmp_path: Path) -> None:

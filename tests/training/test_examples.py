@@ -56,16 +56,19 @@ def test_the_file_agrees_with_the_metrics(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["weight"].mean(axis=1), [row["weight_mean"] for row in rows], rtol=1e-5)
     np.testing.assert_array_equal(found["correct"], found["margin"] > 0)
     burn_in = open_run(path).recipe.burn_in_epochs
-    assert np.isnan(found["lps"][:burn_in]).all()
-    assert set(np.unique(found["lps"][burn_in:])) <= set(range(11))
+    assert burn_in > 0
+    assert set(np.unique(found["lps"])) <= set(range(11))
     assert (found["weight"][:burn_in] == 1).all()
     assert found["weight"][burn_in:].std() > 0
 
 
-def test_steps_survived_are_left_out_where_nobody_counts_them(tmp_path: Path) -> None:
-    _, path = fit(tmp_path / "run", recipe("mail-at"), dynamics=True)
-    assert "lps" not in read(path)
+def test_steps_survived_are_counted_whatever_the_margin_and_change_nothing(tmp_path: Path) -> None:
+    counted, path = fit(tmp_path / "run", recipe("mail-at"), dynamics=True)
+    assert read(path)["lps"].max() == 10
+    plain, _ = fit(tmp_path / "plain", recipe("mail-at"))
+    assert all((tensor == plain[name]).all() for name, tensor in counted.items())
     _, path = fit(tmp_path / "standard", recipe("standard"), dynamics=True)
+    assert "lps" not in read(path)
     assert (read(path)["margin"] != 0).all()
     _, path = fit(tmp_path / "none", recipe("mail-at"))
     assert not (path / "dynamics.npz").exists()

@@ -29,6 +29,7 @@ class Linear(nn.Module):
         super().__init__()
         self.linear = nn.Linear(16, 2)
         nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.linear(x.flatten(1))

@@ -20,6 +20,8 @@ class Attack(ABC):
     """Finds adversarial images inside a ball, and leaves images, model and train/eval mode as found."""
 
     registered_name: ClassVar[str]
+    records_steps: ClassVar[bool] = False
+    """Whether it can return a trace of its steps."""
     model_mode: ModelMode = "eval"
     """The model's mode during the attack; in `train` batch norm uses batch statistics and its buffers stay put."""
 

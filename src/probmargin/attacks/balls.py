@@ -16,7 +16,9 @@ _TINY = 1e-12
 
 
 def check_eps(norm: Norm, eps: float) -> None:
-    """Refuse a radius that cannot be meant."""
+    """Refuse a norm that is unknown, and a radius that cannot be meant."""
+    if norm not in ("Linf", "L2"):
+        raise UsageError(f"unknown norm {norm!r}; use Linf or L2")
     if norm == "Linf" and not 0 < eps <= 1:
         raise UsageError(f"an L-inf eps must be in (0, 1], not {eps:g} (images are in [0, 1]): write 8/255, not 8")
     if norm == "L2" and not 0 < eps < float("inf"):

@@ -1,6 +1,7 @@
 """LM-PGD: PGD with a searched step and momentum."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -39,6 +40,7 @@ class LMPGD(Attack):
     [[0.4, 0.6], [1.0, 0.0]]
     """
 
+    records_steps: ClassVar[bool] = True
     loss: AttackLoss = "ce"
     norm: Norm = "Linf"
     eps: float = 8 / 255

@@ -1,6 +1,7 @@
 """Projected gradient descent, with and without FAT's early stop."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -60,6 +61,7 @@ def _stop(wrong: torch.Tensor, stopped: torch.Tensor, left: torch.Tensor) -> tup
 class _Settings:
     """What PGD and its early-stopped form have in common."""
 
+    records_steps: ClassVar[bool] = True
     loss: AttackLoss = "ce"
     norm: Norm = "Linf"
     eps: float = 8 / 255

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from probmargin.cli.app import DataDirOption, DataOption, app, is_first_process, show
+from probmargin.core.errors import UsageError
 from probmargin.core.settings import MOST_SEED
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 @app.command()
 def train(
+    context: typer.Context,
     out: Annotated[Path, typer.Option("--out", help="folder of the run")],
     method: Annotated[str, typer.Option("--method", help="see: probmargin list methods")] = "mail-trades",
     data: DataOption = "cifar10",
@@ -74,6 +76,7 @@ def train(
     from probmargin.training.request import TrainRequest
     from probmargin.training.train import train as run_training
 
+    _refuse_two_recipes(context, recipe)
     reporter = Reporter(quiet=not is_first_process())
     in_files = None if placement == "auto" else placement == "files"
     load = functools.cache(
@@ -117,6 +120,14 @@ def train(
     run, _ = run_training(resolved, load(), request, reporter)
     reporter.say(f"trained {resolved.method} on {data}: {run.path}")
     reporter.say(f"judge it with: probmargin evaluate {run.path}")
+
+
+def _refuse_two_recipes(context: typer.Context, recipe: Path | None) -> None:
+    """A recipe file says which method and preset it is."""
+    for name in ("method", "preset"):
+        source = context.get_parameter_source(name)
+        if recipe is not None and source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"--recipe and --{name} both choose a recipe: give one, and change settings with --set")
 
 
 def _resolve(

@@ -21,6 +21,8 @@ class AWP:
     def __post_init__(self) -> None:
         if not self.gamma > 0:
             raise UsageError(f"awp.gamma must be above 0, not {self.gamma}; use --set awp=none to switch AWP off")
+        if self.warmup_epochs < 0:
+            raise UsageError(f"awp.warmup_epochs must be 0 or more, not {self.warmup_epochs}")
 
 
 @dataclass(frozen=True, kw_only=True)

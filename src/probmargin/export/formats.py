@@ -35,14 +35,17 @@ def write_safetensors(subject: Exported, path: Path) -> None:
 def read_safetensors(path: Path, subject: Exported) -> Classifier:
     """The network built from the file alone, or the caller's own object with the file's weights."""
     if subject.settings is not None:
-        return load_model(path)
+        return load_model(path, subject.record["model"])
     model = copy.deepcopy(subject.model)
     model.load_state_dict(load_file(path))
     return model.eval()
 
 
-def load_model(path: Path) -> nn.Module:
-    """The network of a safetensors file that was exported here, in eval mode."""
+def load_model(path: Path, model: str | None = None) -> nn.Module:
+    """The network of a safetensors file that was exported here, in eval mode.
+
+    A file decides nothing about what is imported: the name of one's own network is given by `model`.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {}).get(_KEY, "null"))
@@ -50,10 +53,16 @@ def load_model(path: Path) -> nn.Module:
         raise UsageError(f"{path} cannot be read as a safetensors file ({error}); export it again") from None
     if not facts or facts.get("settings") is None:
         raise UsageError(f"{path} does not say how its model is built; build it and load the weights yourself")
-    settings = dict(facts["settings"])
-    model = build_model(facts["model"], **settings)
-    model.load_state_dict(load_file(path))
-    return model.eval()
+    named = facts.get("model")
+    if model is None and (not isinstance(named, str) or ":" in named):
+        raise UsageError(f"{path} asks for the network {named!r}, which is not one of ours: pass model={named!r}")
+    try:
+        network = build_model(model or named, **dict(facts["settings"]))
+        network.load_state_dict(load_file(path))
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(f"{path} does not fit the network it names ({reason}); export it again") from None
+    return network.eval()
 
 
 def _example(subject: Exported) -> torch.Tensor:

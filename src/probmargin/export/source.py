@@ -24,7 +24,7 @@ _BUILT_IN: dict[str, tuple[ModuleType, str]] = {
 _HEAD = '''"""{title}
 
     from model import load_model
-    model = load_model("weights.pt")    # images in [0, 1] to logits; normalisation is inside
+    model = load_model()    # images in [0, 1] to logits; normalisation is inside; weights.pt lies beside this file
 """
 
 '''
@@ -32,10 +32,11 @@ _HEAD = '''"""{title}
 _LOADER = '''
 
 def load_model(weights: str | None = "weights.pt") -> nn.Module:
-    """The network in eval mode; with None, without its trained weights."""
+    """The network in eval mode; with None, without its trained weights. A relative path begins at this file."""
     network = {call}
     if weights is not None:
-        network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+        path = Path(__file__).parent / weights
+        network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     return network.eval()
 '''
 
@@ -117,7 +118,7 @@ def _pieces(module: ModuleType) -> tuple[list[str], list[str]]:
 
 
 def _joined(imports: set[str], parts: list[str]) -> str:
-    needed = {*imports, "import torch", "from torch import nn"}
+    needed = {*imports, "from pathlib import Path", "import torch", "from torch import nn"}
     ordered = sorted(needed, key=lambda line: (line.startswith("from torch"), line))
     return "\n".join(ordered) + "\n\n" + "\n\n\n".join(parts) + "\n"
 

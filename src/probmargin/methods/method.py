@@ -93,11 +93,34 @@ class Method:
             )
         if self.nesterov and self.momentum == 0:
             raise UsageError("nesterov needs a momentum above 0: --set momentum=0.9")
+        self._check_times()
+
+    def _check_times(self) -> None:
+        if min(self.burn_in_epochs, *self.lr_milestones, 0) < 0:
+            raise UsageError(
+                "burn_in_epochs and lr_milestones must be 0 or more, "
+                f"not {self.burn_in_epochs} and {list(self.lr_milestones)}"
+            )
+        factors = self.lr_decay if isinstance(self.lr_decay, tuple) else (self.lr_decay,)
+        if not math.isfinite(self.lr) or not all(0 < factor <= 1 for factor in factors):
+            raise UsageError(f"lr must be finite and lr_decay above 0 and at most 1, not {self.lr} and {self.lr_decay}")
+        for phase in self.phases:
+            start = phase.from_epoch if phase.start_from_epoch is None else phase.start_from_epoch
+            if not 0 <= start <= phase.from_epoch:
+                raise UsageError(
+                    f"a phase must start from epoch 0 or later and not after its own from_epoch={phase.from_epoch}, "
+                    f"not from {start}"
+                )
 
     def _check_parts(self) -> None:
         needs = self.needs
         if self.attack is None and (needs - {"logits_nat"}):
             raise UsageError(f"{self.method} needs an attack: --set attack=pgd")
+        if self.trace_level != "none" and self.attack is not None and not self.attack.records_steps:
+            raise UsageError(
+                f"the margin {self.margin.registered_name} needs an attack that records its steps, as pgd does: "
+                "--set attack=pgd"
+            )
         if (self.second_attack is None) != ("logits_second" not in needs):
             raise UsageError(
                 "second_attack goes with objective.weighted_part=rst_mixture, and only with it: give both or neither"
@@ -134,8 +157,19 @@ class Method:
         return canonical_hash(self.plain())
 
     def without_weights(self) -> "Method":
-        """The same recipe with every weight one, as during burn-in."""
-        return replace(self, margin=NoMargin(), weight=Uniform(), normalizer=Fixed())
+        """The same recipe with every weight one, as during burn-in: of a mixture of two attacks the first is left."""
+        parts: dict[str, Any] = {"margin": NoMargin(), "weight": Uniform(), "normalizer": Fixed()}
+        if self.second_attack is not None:
+            parts["objective"] = replace(self.objective, weighted_part="kl")  # type: ignore[type-var]
+            parts["second_attack"] = None
+            parts["passes"] = tuple(name for name in self.passes if name != "second")
+        return replace(self, **parts)
+
+    @property
+    def burn_in_end(self) -> int:
+        """Epochs trained when burn-in ends: the state after them is the last without weights."""
+        before = [epoch for epoch in self.epoch_plan() if epoch < self.burn_in_epochs]
+        return before[-1] + 1 if before else 0
 
     def epoch_plan(self) -> list[int]:
         """The epochs that are trained, in order; a phase that starts from an earlier state skips what it discards."""

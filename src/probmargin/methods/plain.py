@@ -47,7 +47,10 @@ def from_plain(plain: Mapping[str, Any]) -> Method:
     if missing:
         raise UsageError(f"the recipe lacks {', '.join(missing)}: add them")
     if settings.get("burn_in_epochs") == "first_lr_drop":
-        settings["burn_in_epochs"] = settings.get("lr_milestones", Method.lr_milestones)[0]
+        drops = settings.get("lr_milestones", Method.lr_milestones)
+        if not drops:
+            raise UsageError("burn_in_epochs=first_lr_drop needs lr_milestones: --set lr_milestones=75,90")
+        settings["burn_in_epochs"] = drops[0]
     return Method(**settings)
 
 
@@ -57,23 +60,38 @@ def _field(key: str, value: Any, hint: Any) -> Any:
     if key in COMPONENTS:
         return COMPONENTS[key].build(value, key)
     if key == "phases":
-        items = json.loads(value) if isinstance(value, str) else value
-        return tuple(coerce(item, Phase, "phases") for item in items)
+        return _phases(value)
     if key == "burn_in_epochs" and value == "first_lr_drop":
         return value
     return coerce(value, hint, key)
 
 
+def _phases(value: Any) -> tuple[Phase, ...]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError:
+            raise UsageError(f'phases takes a JSON list such as [{{"from_epoch": 5}}], not {value!r}') from None
+    if not isinstance(value, list | tuple):
+        raise UsageError(f"phases takes a JSON list of objects, not {value!r}")
+    return tuple(coerce(item, Phase, "phases") for item in value)
+
+
 def with_settings(method: Method, settings: Mapping[str, Any]) -> Method:
     """Change settings by path, such as attack.eps or weight; values may be text as typed on a command line."""
     plain = method.plain()
+    is_tied = method.burn_in_epochs in method.lr_milestones[:1]
     for path, value in settings.items():
         _change(plain, path, value)
+    if is_tied and "lr_milestones" in settings and "burn_in_epochs" not in settings and plain["lr_milestones"]:
+        plain["burn_in_epochs"] = "first_lr_drop"
     return from_plain(plain)
 
 
 def _change(plain: dict[str, Any], path: str, value: Any) -> None:
     head, dot, rest = path.partition(".")
+    if head in ("method", "preset"):
+        raise UsageError(f"{head} names the recipe and must stay as it is: choose another with --{head}")
     if head not in plain:
         raise unknown_name("setting", head, plain)
     if head in COMPONENTS and (rest == "name" or not dot) and isinstance(value, str) and value not in ("none", "null"):

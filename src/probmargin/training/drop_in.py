@@ -1,6 +1,6 @@
 """The training loss for anyone's own loop."""
 
-from dataclasses import replace
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -8,12 +8,14 @@ from torch import nn
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import frozen
 from probmargin.core.noise import fresh_noise
-from probmargin.core.types import Images, Labels
+from probmargin.core.settings import AWP
+from probmargin.core.types import Classifier, Images, Labels, Logits
 from probmargin.data.checks import check_labels, check_pixels
 from probmargin.methods.method import Method
-from probmargin.methods.plain import with_settings
+from probmargin.methods.plain import at_epoch, with_settings
 from probmargin.methods.resolve import named
 from probmargin.training.network import Network
+from probmargin.training.perturbation import relative_ascent
 from probmargin.training.step import Batch, attack_batch, batch_loss, view_of, weigh
 
 _ROUNDING = 1e-4
@@ -27,13 +29,36 @@ def recipe_loss(model: nn.Module, x: Images, labels: Labels, recipe: Method, see
     network = Network(model)
     batch = Batch(x=x, labels=labels.long(), noise=fresh_noise(len(x), x.device, seed))
     try:
-        view = view_of(network.forward, recipe, batch, attack_batch(network, recipe, batch))
-        weight, _ = weigh(view, recipe)
-        return batch_loss(view, recipe, weight)
+        attacked = attack_batch(network, recipe, batch)
+
+        def loss_at(forward: Classifier) -> torch.Tensor:
+            view = view_of(forward, recipe, batch, attacked)
+            weight, _ = weigh(view, recipe)
+            return batch_loss(view, recipe, weight)
+
+        return loss_at(network.forward if recipe.awp is None else _perturbed(network, recipe.awp, loss_at))
     except (IndexError, RuntimeError):
         if x.device.type == "cpu":
             _check_range(model, x, labels)
         raise
+
+
+def _perturbed(network: Network, awp: AWP, loss_at: Callable[[Classifier], torch.Tensor]) -> Classifier:
+    """The network at weights moved up the loss, as `perturbed_weights` moves them; gradients go to its own weights."""
+    model = network.model
+    own = {name: p for name, p in model.named_parameters() if p.requires_grad and p.ndim >= 2}
+    gradients = torch.autograd.grad(loss_at(network.clean_forward()), list(own.values()), allow_unused=True)
+    moved = {
+        name: parameter + relative_ascent(parameter.detach(), gradient, awp.gamma)
+        for (name, parameter), gradient in zip(own.items(), gradients, strict=True)
+        if gradient is not None
+    }
+
+    def forward(x: Images) -> Logits:
+        logits: Logits = torch.func.functional_call(model, moved, (x,))
+        return logits
+
+    return forward
 
 
 def _check_batch(x: object, labels: object) -> None:
@@ -67,12 +92,8 @@ def _check_range(model: nn.Module, x: Images, labels: Labels) -> None:
 
 
 def loss_recipe(method: str | Method, weighted: bool, **attack_settings: float) -> Method:
-    """The recipe of the last epoch, or of burn-in; attack sizes go with a name, a Method brings its own."""
+    """The recipe of the last epoch, or of the first; attack sizes go with a name, a Method brings its own."""
     recipe = method if isinstance(method, Method) else named(method)
     if recipe.attack is not None and isinstance(method, str):
         recipe = with_settings(recipe, {f"attack.{key}": value for key, value in attack_settings.items()})
-    if not weighted:
-        return recipe.without_weights()
-    num_steps = getattr(recipe.attack, "num_steps", 0)
-    weight = recipe.weight.resolve(epoch=recipe.epochs - 1, epochs=recipe.epochs, num_steps=num_steps)
-    return replace(recipe, weight=weight)
+    return at_epoch(recipe, recipe.epochs - 1) if weighted else at_epoch(recipe, 0).without_weights()

@@ -123,6 +123,10 @@ def measure(method: Method, model: nn.Module, shape: tuple[int, int, int, int, i
     while True:
         images = _blank(measured, size, classes).to(device)
         seconds = _time_steps(replace(method, batch_size=measured), model, images, hardware, steps)
+        if seconds > _LONG_ENOUGH:
+            # Once more: the first step pays for what is done once, and other work may have come between.
+            again = _time_steps(replace(method, batch_size=measured), model, images, hardware, steps)
+            seconds = min(seconds, again)
         if measured == whole or seconds > _LONG_ENOUGH:
             return Measured(seconds, measured, steps)
         measured, steps = min(whole, 8 * measured), 2

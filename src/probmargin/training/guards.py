@@ -10,6 +10,7 @@ from torch import nn
 from probmargin.core.errors import Failure, UsageError
 from probmargin.core.frozen import frozen
 from probmargin.methods.method import Method
+from probmargin.methods.plain import at_epoch
 
 
 class TrainingStopped(Failure):
@@ -45,6 +46,12 @@ def check_phases(method: Method) -> None:
         for path in phase.set:
             if path.partition(".")[0] not in _STEP_READS:
                 raise UsageError(f"a phase cannot change {path}; choose among {', '.join(sorted(_STEP_READS))}")
+
+
+def check_every_epoch(method: Method) -> None:
+    """Resolve every epoch before the first: what cannot work in the last is not to be found there."""
+    for epoch in method.epoch_plan():
+        at_epoch(method, epoch)
 
 
 def check_last_batch(model: nn.Module, image_shape: Sequence[int], num_examples: int, batch_size: int) -> None:

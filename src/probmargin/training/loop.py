@@ -50,6 +50,8 @@ class LoopSettings:
     """States after these many epochs are kept for good."""
     save_seconds: float = 30.0
     """Least time between two saved states that nobody asked for."""
+    counts_steps: bool = False
+    """Have attacks record which of their steps an example survived."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +104,7 @@ class Trainer:
         self.feed = feed
         self.stepper = make_stepper(state, train, method, settings.seed, settings.hardware)
         self.stepper.say = self.reporter.say
+        self.stepper.counts_steps = settings.counts_steps
         for note in self.stepper.network.notes:
             self.reporter.say(note)
         own_batch = math.ceil(method.batch_size / self.world.size)
@@ -230,8 +233,8 @@ class Trainer:
             parts = {name: values[ROWS.index(name)] for name in ("margin", "weight")}
             self.watchers.board.epoch(metrics, **parts)
         if self.watchers.dynamics is not None:
-            has_lps = at_epoch(self.method, epoch).trace_level != "none"
-            self.watchers.dynamics.add(epoch, values, has_lps=has_lps)
+            attack = at_epoch(self.method, epoch).attack
+            self.watchers.dynamics.add(epoch, values, has_lps=attack is not None and attack.records_steps)
 
     def _best(self) -> checkpoints.Checkpoint:
         """The state without what only training needs."""
@@ -263,7 +266,7 @@ class Trainer:
     def _is_due(self) -> bool:
         # The writer's clock decides, since all processes must save together.
         waited = self.world.is_writer and time.monotonic() - self._saved_at >= self.settings.save_seconds
-        asked_for = (*self.settings.keep_epochs, self.method.burn_in_epochs, self.method.epochs)
+        asked_for = (*self.settings.keep_epochs, self.method.burn_in_end, self.method.epochs)
         return self.world.any(waited) or self.state.epoch in asked_for or self.is_finished
 
     def save(self) -> str:
@@ -275,7 +278,7 @@ class Trainer:
             if self.watchers.dynamics is not None:
                 self.watchers.dynamics.write()
             checkpoints.save(path, self.state.checkpoint({"recipe_hash": self.method.hash()}))
-            kept = {f"state-{epoch:04d}" for epoch in (*self.settings.keep_epochs, self.method.burn_in_epochs)}
+            kept = {f"state-{epoch:04d}" for epoch in (*self.settings.keep_epochs, self.method.burn_in_end)}
             for old in [path for path in self.run.states() if path.name not in kept][:-2]:
                 checkpoints.remove(old)
         self._saved_at = time.monotonic()

@@ -59,11 +59,12 @@ class _Attacked:
     """Natural logits of an extra pass, for a margin whose objective has none."""
 
 
-def attack_batch(network: Network, method: Method, batch: Batch) -> _Attacked:
-    """Run the recipe's attacks at the current weights."""
+def attack_batch(network: Network, method: Method, batch: Batch, *, counts_steps: bool = False) -> _Attacked:
+    """Run the recipe's attacks at the current weights; with `counts_steps` the first one records its steps."""
     if method.attack is None:
         return _Attacked()
-    result = _run_attack(network, method.attack, batch, method.trace_level)
+    level = "steps" if counts_steps and method.trace_level == "none" else method.trace_level
+    result = _run_attack(network, method.attack, batch, level)
     x_second = None
     if method.second_attack is not None:
         x_second = _run_attack(network, method.second_attack, batch, "none").x_adv
@@ -140,10 +141,11 @@ def train_step(
     batch: Batch,
     *,
     reduce: Reduce = alone,
+    counts_steps: bool = False,
 ) -> StepResult:
     """Attack, weigh, descend. `method` is the recipe as it is in this epoch (`at_epoch`)."""
     first = network.ahead(batch.x) if starts_with_clean_images(method) else None
-    attacked = attack_batch(network, method, batch)
+    attacked = attack_batch(network, method, batch, counts_steps=counts_steps)
 
     def loss_at(forward: Classifier) -> tuple[torch.Tensor, PerExample, PerExample, BatchView]:
         view = view_of(forward, method, batch, attacked, first)

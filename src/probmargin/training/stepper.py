@@ -45,6 +45,8 @@ class Stepper:
         self.train = train
         self.settings = settings
         self.reduce: Reduce = alone
+        self.counts_steps = False
+        """Whether attacks record which of their steps an example survived, for dynamics."""
         self.say: Callable[[str], None] = _nobody
         self._noise_seed = seed << 32 | stream_key("training attack")
 
@@ -60,7 +62,8 @@ class Stepper:
 
     def step(self, now: Method, batch: Batch) -> StepResult:
         """Train on a batch, move the average, add to the epoch's sums and to what its examples did."""
-        result = train_step(self.network, self.state.optimizer, now, batch, reduce=self.reduce)
+        counts = self.counts_steps
+        result = train_step(self.network, self.state.optimizer, now, batch, reduce=self.reduce, counts_steps=counts)
         self.network.settle()
         assert self.state.sums is not None
         self.state.sums += summarise(result, batch.labels)

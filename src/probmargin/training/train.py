@@ -27,7 +27,7 @@ from probmargin.training.examples import Dynamics, empty_examples
 from probmargin.training.feed import Placement, place
 from probmargin.training.folder import Beginning
 from probmargin.training.fork import parse_fork
-from probmargin.training.guards import check_kept_epochs, check_last_batch, check_phases
+from probmargin.training.guards import check_every_epoch, check_kept_epochs, check_last_batch, check_phases
 from probmargin.training.loop import LoopSettings, Trainer, Watchers
 from probmargin.training.model import make_model
 from probmargin.training.progress import Reporter, percent
@@ -73,6 +73,7 @@ class _Training:
             reporter.say(note)
         set_precision(self.precision)
         check_phases(method)
+        check_every_epoch(method)
         check_kept_epochs(request.keep_epochs, method.epochs)
         self.images = _prepare(data, request)
         check_shares(len(self.images.train), method.batch_size, world)
@@ -153,6 +154,7 @@ class _Training:
             hardware=Hardware(self.precision, self.world, coerce(self.request.compile, CompileMode, "--compile")),
             keep_epochs=self.request.keep_epochs,
             save_seconds=self.request.save_seconds,
+            counts_steps=self.request.dynamics,
         )
         size = math.ceil(self.method.batch_size / self.world.size)
         images, feed = place(
