@@ -24,6 +24,7 @@ CODES = {"UsageError": 2, "Failure": 1, "TrainingStopped": 1, "Interrupted": 130
 TITLES = {
     "api": "From Python",
     "attacks": "Attacks",
+    "cli": "Command line",
     "core": "Settings",
     "data": "Data",
     "engine": "Files, devices and processes",

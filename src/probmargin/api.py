@@ -151,20 +151,21 @@ def train(
     label_noise: str | None = None,
     sync_bn: bool = False,
     placement: str = "auto",
+    verbose: bool = False,
     reporter: Reporter | None = None,
 ) -> Run:
     """Train a model by a method and return the run, with .path, .model, .recipe and .metrics.
 
     `data` is a name, a DataSet, ((x, y), (x_test, y_test)) with images in [0, 1] or uint8, or two torch data sets;
     `model` a name, package.module:factory, or an nn.Module from [0, 1] images to logits. Where the data set is your
-    own, eps and the length of training are proposed from it, as on the command line; the other arguments are those
-    of `probmargin train`.
+    own, eps and the length of training are proposed from it; with `verbose` that is said, and all that the command
+    line says. The other arguments are those of `probmargin train`.
     """
     if not isinstance(model, str):
         check_is_network(model)
     in_files = None if placement == "auto" else placement == "files"
     dataset = as_data_set(data, data_dir, download=download, in_files=in_files)
-    own = reporter or Reporter(quiet=True)
+    own = reporter or Reporter(quiet=not verbose)
     proposal = propose(dataset) if isinstance(method, str) else None
     recipe = resolve(
         method,
@@ -207,7 +208,7 @@ def train(
 def evaluate(
     model: nn.Module,
     data: tuple[Array, Array],
-    attacks: Sequence[str] = ("nat", "pgd-20"),
+    attacks: str | Sequence[str] = ("nat", "pgd-20"),
     *,
     norm: Norm = "Linf",
     eps: float = 8 / 255,
@@ -225,6 +226,7 @@ def evaluate(
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise UsageError(f"evaluate takes images and labels as (x, y), not {type(data).__name__}: collect them first")
     check_is_network(model)
+    attacks = tuple(attacks.split(",")) if isinstance(attacks, str) else attacks
     x, labels = as_tensor(data[0], "images"), as_tensor(data[1], "labels")
     one_class = labels.numel() > 0 and labels.min() == labels.max()
     check_images(x, labels, num_classes=max(2, int(labels.max()) + 1) if one_class else None)
@@ -268,10 +270,7 @@ def export(
 
 
 def load_model(path: str | Path, model: str | None = None) -> nn.Module:
-    """The network of a safetensors file that `export` wrote, in eval mode: images in [0, 1] to logits.
-
-    One's own network is named by `model`, as package.module:factory: a file alone has nothing imported.
-    """
+    """The network of a safetensors file that `export` wrote, in eval mode; one's own is named by `model` as well."""
     return load_exported(Path(path), model)
 
 

@@ -82,6 +82,35 @@ def test_the_size_of_images_is_remembered(program: Program) -> None:
     written = program("export", "run", "--format", "safetensors", "-o", "m.safetensors")
     assert written.code == 0, written.err
     assert "(batch, 3, 12, 12)" in Path("m.safetensors.card.md").read_text(encoding="utf-8")
+    report = program("report", "run", "-o", "r.html")
+    assert "no pictures" not in report.out
+
+
+def test_results_of_a_run_are_of_its_own_data(program: Program) -> None:
+    """A picture that is added moves the split: some of what would be judged was trained on."""
+    pictures(Path("pictures"), size=(8, 8))
+    pictures(Path("other"), size=(8, 8), count=5)
+    assert program(*train("--data", "folder:pictures", "--model", "small-cnn")).code == 0
+    assert program("evaluate", "run", "--attacks", "nat").code == 0
+    own = Path("run/evaluation.json").read_bytes()
+    program.refuses("give --out FILE", "evaluate", "run", "--attacks", "nat", "--data", "folder:other")
+    assert program("evaluate", "run", "--attacks", "nat", "--data", "folder:other", "--out", "o.json").code == 0
+    assert json.loads(Path("o.json").read_text())["data"] == "folder:other"
+    assert Path("run/evaluation.json").read_bytes() == own
+    shutil.copy("other/class-0/0.png", "pictures/class-0/new.png")
+    program.refuses("is not what run was trained on, it has changed since", "evaluate", "run", "--attacks", "nat")
+
+
+def test_an_attack_that_does_not_reach_its_ball_is_said(program: Program) -> None:
+    said = program(*train("--data", "digits", "--model", "small-cnn", "--set", "attack.eps=0.3")).out
+    assert "2 steps of 0.03 reach 0.06 and not its eps 0.3: raise attack.step_size" in said
+
+
+def test_random_weights_are_said(program: Program) -> None:
+    said = program(
+        "evaluate", "--model", "small-cnn", "--data", "digits", "--attacks", "nat", "--num-examples", "9"
+    ).out
+    assert "no --checkpoint is given: small-cnn is judged with random weights" in said
 
 
 def test_fine_tuning_and_the_weights_a_run_began_with(program: Program) -> None:

@@ -13,6 +13,7 @@ from trained_run import trained as trained
 
 TRAIN = ("train", "--model", "small-cnn", "--device", "cpu", "--method", "at", "--out", "run")
 DIGITS = (*TRAIN, "--data", "digits")
+BY_FILE = ("train", "--model", "small-cnn", "--device", "cpu", "--data", "digits", "--out", "run")
 
 
 def arrays(**changes: Any) -> None:
@@ -62,7 +63,7 @@ COMMANDS = [
     ("symmetric:0.2", (*DIGITS, "--label-noise", "symmetric:2")),
     ("such as runs/a@74", (*DIGITS, "--fork", "runs/a")),
     ("there is no run at none", (*DIGITS, "--fork", "none@3")),
-    ("there is no recipe file", (*TRAIN, "--data", "digits", "--recipe", "none.json")),
+    ("there is no recipe file", (*BY_FILE, "--recipe", "none.json")),
     ("no checkpoint file", (*DIGITS, "--checkpoint", "none.pt")),
     ("give both", (*DIGITS, "--new-head")),
     ("takes a whole number", (*DIGITS, "--set", "attack.num_steps=2.5")),
@@ -182,7 +183,7 @@ def test_output_folders_that_hold_another_run(program: Program, trained: Path) -
     shutil.copytree(trained, "run")
     program.refuses("go on with --resume, or choose another --out", *DIGITS)
     program.refuses("is another run", *DIGITS, "--resume", "--seed", "5")
-    same = (*DIGITS, "--resume", "--recipe", "run/recipe.json", "--seed", "0")
+    same = (*BY_FILE, "--resume", "--recipe", "run/recipe.json", "--seed", "0")
     assert program(*same).code == 0
     np.savez("w.npz", a=np.zeros(1))
     program.refuses("cannot be read as weights", *same, "--checkpoint", "w.npz")
@@ -190,15 +191,15 @@ def test_output_folders_that_hold_another_run(program: Program, trained: Path) -
 
 def test_recipes_that_are_wrong(program: Program) -> None:
     Path("folder").mkdir()
-    program.refuses("give the recipe.json of a run", *DIGITS, "--recipe", "folder")
+    program.refuses("give the recipe.json of a run", *BY_FILE, "--recipe", "folder")
     Path("a.json").write_text("{", encoding="utf-8")
-    program.refuses("is not a recipe in JSON", *DIGITS, "--recipe", "a.json")
+    program.refuses("is not a recipe in JSON", *BY_FILE, "--recipe", "a.json")
     Path("a.json").write_text("[1]", encoding="utf-8")
-    program.refuses("must hold one JSON object", *DIGITS, "--recipe", "a.json")
+    program.refuses("must hold one JSON object", *BY_FILE, "--recipe", "a.json")
     Path("a.json").write_text(json.dumps({"methods": "at"}), encoding="utf-8")
-    program.refuses("did you mean method", *DIGITS, "--recipe", "a.json")
+    program.refuses("did you mean method", *BY_FILE, "--recipe", "a.json")
     program.refuses("--recipe and --method both choose", *DIGITS, "--recipe", "a.json", "--method", "at")
-    program.refuses("--recipe and --preset both choose", *DIGITS, "--recipe", "a.json", "--preset", "official")
+    program.refuses("--recipe and --preset both choose", *BY_FILE, "--recipe", "a.json", "--preset", "official")
 
 
 RUN_COMMANDS = ("evaluate", "merge", "audit", "report", "inspect", "watch")

@@ -231,7 +231,7 @@ def test_settings_by_path() -> None:
         ("awp.warmup_epochs=-3", "0 or more"),
         ("phases=x", "JSON list"),
         ("phases=3", "JSON list"),
-        ('phases=[{"from_epoch": 1, "start_from_epoch": 2}]', "not after its own from_epoch=1"),
+        ('phases=[{"from_epoch": 1, "start_from_epoch": 2}]', "must be from 0 to its from_epoch 1, not 2"),
     ],
 )
 def test_bad_settings_name_the_fix(setting: str, words: str) -> None:

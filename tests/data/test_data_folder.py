@@ -134,6 +134,50 @@ def test_a_palette_with_transparency_gives_no_warning(tmp_path: Path) -> None:
     assert load_folder(tmp_path).channels == 3
 
 
+def test_what_is_transparent_becomes_white(tmp_path: Path) -> None:
+    """Black shapes on a clear ground would else be black all over."""
+    gallery(tmp_path)
+    clear = Image.new("RGBA", (9, 7), (0, 0, 0, 0))
+    clear.putpixel((3, 2), (0, 0, 0, 255))
+    clear.save(tmp_path / "cat" / "00.png")
+    data = load_folder(tmp_path)
+    both = torch.cat([data.train.images, data.test.images])
+    dark = [image for image in both if (image == 255).sum() == 3 * (9 * 7 - 1)]
+    assert len(dark) == 1
+    assert dark[0][:, 2, 3].tolist() == [0, 0, 0]
+
+
+def test_pictures_are_turned_as_a_camera_says(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        for number in range(3):
+            paint(tmp_path / name / f"{number}.png", number, size=(9, 7))
+            turned = Image.open(tmp_path / name / f"{number}.png").rotate(90, expand=True)
+            exif = Image.Exif()
+            exif[0x0112] = 6
+            turned.save(tmp_path / name / f"{number}.png", exif=exif)
+    data = load_folder(tmp_path)
+    assert data.image_size == (7, 9)
+    upright = Image.open(tmp_path / "cat" / "0.png").rotate(-90, expand=True)
+    want = torch.from_numpy(np.array(upright).transpose(2, 0, 1).copy())
+    assert any(torch.equal(image, want) for image in torch.cat([data.train.images, data.test.images]))
+    assert not data.notes
+
+
+def test_what_is_resized_or_not_read_is_said(tmp_path: Path) -> None:
+    gallery(tmp_path)
+    assert load_folder(tmp_path).notes == ()
+    (tmp_path / "cat" / "more").mkdir()
+    (tmp_path / "dog" / "a.tif").write_bytes(b"")
+    (tmp_path / "dog" / ".hidden").write_bytes(b"")
+    (line,) = load_folder(tmp_path).notes
+    assert "1 folders below class folders and 1 files (.tif) are not read" in line
+    for number in range(5):
+        paint(tmp_path / "cat" / f"{number:02d}.png", number, size=(90, 70))
+    resized = load_folder(tmp_path).notes[0]
+    assert resized.startswith("pictures such as 00.png of 90x70 are resized to 32x32: choose another size with")
+    assert len(load_folder(tmp_path, image_size=16).notes) == 1
+
+
 def test_faults_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="absent is not a folder: pass folder:PATH"):
         load_folder(tmp_path / "absent")

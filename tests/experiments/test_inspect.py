@@ -114,12 +114,12 @@ def test_an_example_has_one_weight_in_every_list(noisy: Path) -> None:
         assert entry["weight"] == weights[entry["index"]]
 
 
-def test_steps_are_measured_where_they_were_not_counted(tmp_path: Path) -> None:
+def test_steps_are_counted_while_training_and_can_be_measured_again(tmp_path: Path) -> None:
     method = resolve("at", data="digits", epochs=1, settings={"attack.num_steps": "3", "attack.eps": "0.3"})
     request = TrainRequest(out=tmp_path / "run", model="small-cnn", seed=1, device="cpu", dynamics=True)
     train(method, load_digits(), request, Reporter(quiet=True))
     found = inspect_run(InspectRequest(run=tmp_path / "run"))
-    assert found["lps"] is None
+    assert found["lps"]["source"] == "counted while training"
     assert found["weight"]["is_uniform"]
     assert found["noise"] is None
     measured = inspect_run(InspectRequest(run=tmp_path / "run", measure_lps=50, top=4))["lps"]

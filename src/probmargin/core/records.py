@@ -65,6 +65,8 @@ def coerce(value: Plain, kind: Any, path: str) -> Any:
     >>> coerce("8/255", float, "attack.eps"), coerce([74, 89], tuple[int, ...], "lr_milestones")
     (0.031372, (74, 89))
     """
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
+        value = value.item()
     origin = typing.get_origin(kind)
     if kind is Any:
         return value

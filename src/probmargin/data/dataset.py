@@ -87,6 +87,8 @@ class DataSet:
     train: ImageSet
     test: ImageSet
     classes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """What a user should know of how it was read."""
 
     @property
     def num_classes(self) -> int:

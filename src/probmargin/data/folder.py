@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet, ImageSet, split_validation
@@ -20,6 +20,8 @@ _LARGEST_NATIVE = 64
 _RESIZED = 32
 _LARGEST = 1024
 _GREY_MODES = ("1", "L")
+_CLEAR_MODES = ("RGBA", "LA", "PA")
+_ORIENTATION = 0x0112
 # Deeper than 8 bits: PIL would clip these values instead of scaling them.
 _DEEP_MODES = ("I", "F")
 
@@ -49,11 +51,11 @@ def load_folder(
     """Load PATH/train/CLASS/* and PATH/test/CLASS/*, or PATH/CLASS/* with 20 % of each class as the test set.
 
     Images of one common size up to 64 keep it; otherwise, or to `image_size`, all are squashed to a square
-    (32 by default) by antialiased bilinear resizing. They stay grey if every one is grey, else become RGB; an
-    alpha channel is dropped. Class numbers follow the sorted folder names. Test images come in a mixed order, always
-    the same, so that the first N are a fair sample; `index` is the place in the order of the files. With `in_files`,
-    or where they would take more than half of the free memory, training images stay in their files and are read when
-    a batch asks for them.
+    (32 by default) by antialiased bilinear resizing. They are turned as their EXIF data says, stay grey if every one
+    is grey and else become RGB; what is transparent becomes white. Class numbers follow the sorted folder names. Test
+    images come in a mixed order, always the same, so that the first N are a fair sample; `index` is the place in the
+    order of the files. With `in_files`, or where they would take more than half of the free memory, training images
+    stay in their files and are read when a batch asks for them.
     """
     path = path.expanduser()
     if not path.is_dir():
@@ -83,7 +85,43 @@ def load_folder(
         in_files = len(files) * target.values > free_memory() // 2
     parts: list[ImageSet] = [_unread(listing, target) for listing in listings]
     train, test = parts if len(parts) == 2 else _split(parts[0], listings[0], path)
-    return DataSet(f"folder:{path}", train if in_files else train.to("cpu"), mixed(test).to("cpu"), classes)
+    notes = (_resized(files, target, image_size), _skipped(listings, path))
+    train, test = train if in_files else train.to("cpu"), mixed(test).to("cpu")
+    return DataSet(f"folder:{path}", train, test, classes, tuple(filter(None, notes)))
+
+
+def _resized(files: list[Path], target: _Format, image_size: int | None) -> str:
+    """A line where pictures lose their size unasked."""
+    with Image.open(files[0]) as image:
+        width, height = _upright(image)
+    if image_size is not None or (width, height) == (target.width, target.height):
+        return ""
+    return (
+        f"pictures such as {files[0].name} of {width}x{height} are resized to {target.width}x{target.height}: "
+        "choose another size with --image-size N"
+    )
+
+
+def _skipped(listings: list[dict[str, list[Path]]], path: Path) -> str:
+    """A line on what lies in class folders and is not read."""
+    taken = {file for listing in listings for group in listing.values() for file in group}
+    folders = {file.parent for file in taken}
+    rest = [entry for folder in folders for entry in folder.iterdir() if entry not in taken and entry.name[0] != "."]
+    below, others = sum(entry.is_dir() for entry in rest), [entry for entry in rest if not entry.is_dir()]
+    kinds = ", ".join(sorted({entry.suffix or entry.name for entry in others})[:5])
+    parts = (
+        f"{below} folders below class folders" if below else "",
+        f"{len(others)} files ({kinds})" if others else "",
+    )
+    left_out = " and ".join(filter(None, parts))
+    known = ", ".join(suffix[1:] for suffix in SUFFIXES)
+    return f"{path}: {left_out} are not read: pictures are {known} files right in CLASS/" if left_out else ""
+
+
+def _upright(image: Image.Image) -> tuple[int, int]:
+    """Width and height once the picture is turned as its EXIF data says."""
+    width, height = image.size
+    return (height, width) if image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8) else (width, height)
 
 
 def _list(root: Path) -> dict[str, list[Path]]:
@@ -112,7 +150,7 @@ def _choose_format(files: list[Path], image_size: int | None, grayscale: bool | 
     for file in files:
         try:
             with Image.open(file) as image:
-                sizes.add(image.size)
+                sizes.add(_upright(image))
                 modes.add(image.mode)
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise _unreadable(file, error) from error
@@ -138,8 +176,10 @@ def _unread(listing: dict[str, list[Path]], target: _Format) -> FileImageSet:
 def _decode(file: Path, target: _Format) -> torch.Tensor:
     try:
         with Image.open(file) as opened:
-            # A palette with transparency goes through RGBA, or PIL warns that it guesses.
-            image = opened.convert("RGBA") if "transparency" in opened.info else opened
+            image: Image.Image = ImageOps.exif_transpose(opened)
+            if "transparency" in opened.info or opened.mode in _CLEAR_MODES:
+                clear = image.convert("RGBA")
+                image = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
             image = image.convert(target.mode)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise _unreadable(file, error) from error

@@ -1,6 +1,6 @@
 """What is judged: a run of ours or anybody's model, on which images, at which radius."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,8 @@ def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, An
     settings = settings_of(request, run, len(data.test))
     for name in request.attacks:
         make_plan(name, settings.norm, settings.eps)
-    place = place_of(run, request.out)
+    owner = run if run is not None and _is_own(run, data) else None
+    place = place_of(owner, request.out)
     with process_group(pick_device(request.device)) as world:
         shard = _shard(request, world)
         work = _Work(request, settings, place, shard, local_device(pick_device(request.device), world))
@@ -88,7 +89,7 @@ def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, An
         if world.size == 1:
             return results, path
         world.any(False)  # all shards are written
-        return world.from_writer(lambda: merge(run.path if run else Path(str(request.out))))
+        return world.from_writer(lambda: merge(owner.path if owner else Path(str(request.out))))
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,7 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
             log(note)
         found = data_of(run, request.data, request.data_dir)
         check_model(model, (found.channels, *found.image_size), found.num_classes, str(request.run))
+        _check_data(run, found, request)
         return run, model, found
     if request.model is None or request.data is None:
         raise UsageError("nothing is named to judge: give a run's folder, or --model, --checkpoint and --data")
@@ -193,6 +195,8 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
     model = build_model(request.model, num_classes=data.num_classes, in_channels=data.channels)
     if request.checkpoint is not None:
         model = with_weights(model, request.checkpoint, request.model)
+    elif ":" not in request.model:
+        log(f"no --checkpoint is given: {request.model} is judged with random weights")
     check_model(model, (data.channels, *data.image_size), data.num_classes, request.model)
     return None, model, data
 
@@ -203,9 +207,30 @@ def data_of(run: Run, data: str | None = None, data_dir: Path | None = None) -> 
     name = data or str(record["data"])
     if data is None and name.partition(":")[0] not in KINDS:
         raise UsageError(f"{run.path} was trained on data from Python ({name}); give the same with --data npz:FILE")
+    return load(name, data_dir, image_size=image_size_of(record, name))
+
+
+def image_size_of(record: Mapping[str, Any], name: str) -> int | None:
+    """The side that a run brought the pictures of a folder to; None where loading them says it."""
     _, height, width = record.get("image_shape") or (0, 0, 1)
-    is_square_folder = name.startswith("folder:") and height == width
-    return load(name, data_dir, image_size=height if is_square_folder else None)
+    return int(height) if name.startswith("folder:") and height == width else None
+
+
+def _is_own(run: Run, data: DataSet) -> bool:
+    return run.record.get("data_fingerprint") in (None, data.fingerprint)
+
+
+def _check_data(run: Run, data: DataSet, request: EvaluationRequest) -> None:
+    """A run's results are of its own data: others must not take their place, nor training images be test images."""
+    if _is_own(run, data):
+        return
+    if request.data is None:
+        raise UsageError(
+            f"{data.name} is not what {run.path} was trained on, it has changed since: bring it back, or judge on it as "
+            f"other data with --data {data.name} --out FILE"
+        )
+    if request.out is None:
+        raise UsageError(f"{data.name} is not what {run.path} was trained on: give --out FILE, its own results stay")
 
 
 def _say_origin(name: str, log: Log) -> None:

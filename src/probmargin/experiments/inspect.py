@@ -12,6 +12,7 @@ from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
+from probmargin.evaluation.subject import image_size_of
 from probmargin.experiments.followed import Subject, follow
 from probmargin.reporting.dynamics import UNREADABLE, History, Labels, disagreement, read_history, summarise
 from probmargin.runs.run import Run, open_run
@@ -83,7 +84,7 @@ def _data(run: Run, data_dir: Path | None) -> tuple[DataSet | None, str]:
     """The run's data set; or why it is not there, which costs no more than labels and names of classes."""
     record = run.record
     try:
-        data = load(record["data"], data_dir)
+        data = load(record["data"], data_dir, image_size=image_size_of(record, record["data"]))
     except UsageError as error:
         return None, f"labels and classes are not known: {error}"
     if data.fingerprint != record.get("data_fingerprint"):

@@ -15,6 +15,7 @@ from probmargin.data.dataset import DataSet
 from probmargin.data.loader import load
 from probmargin.engine.files import check_replaces, written_aside
 from probmargin.evaluation.protocol import PROTOCOLS
+from probmargin.evaluation.subject import image_size_of
 from probmargin.experiments.catalogue import find
 from probmargin.experiments.gallery import Choice, make_gallery, training_labels, training_pictures
 from probmargin.experiments.grid import full_recipe
@@ -103,12 +104,14 @@ def _chosen(reports: Sequence[RunReport], folder: Folder) -> tuple[int, ...]:
 def _data(folder: Folder, request: ReportRequest, loaded: dict[str, DataSet | str]) -> DataSet | str:
     """The run's own data, or why it is not at hand."""
     name = str(folder.record.get("data", ""))
-    if name not in loaded:
+    size = image_size_of(folder.record, name)
+    key = f"{name} {size}"
+    if key not in loaded:
         try:
-            loaded[name] = load(name, request.data_dir)
+            loaded[key] = load(name, request.data_dir, image_size=size)
         except (UsageError, OSError) as error:
-            loaded[name] = str(error)
-    data = loaded[name]
+            loaded[key] = str(error)
+    data = loaded[key]
     if isinstance(data, str):
         return data
     wanted = folder.record.get("data_fingerprint")

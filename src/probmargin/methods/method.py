@@ -108,8 +108,7 @@ class Method:
             start = phase.from_epoch if phase.start_from_epoch is None else phase.start_from_epoch
             if not 0 <= start <= phase.from_epoch:
                 raise UsageError(
-                    f"a phase must start from epoch 0 or later and not after its own from_epoch={phase.from_epoch}, "
-                    f"not from {start}"
+                    f"start_from_epoch of a phase must be from 0 to its from_epoch {phase.from_epoch}, not {start}"
                 )
 
     def _check_parts(self) -> None:

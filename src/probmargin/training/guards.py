@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from probmargin.attacks.pgd import PGD, EarlyStopPGD
 from probmargin.core.errors import Failure, UsageError
 from probmargin.core.frozen import frozen
 from probmargin.methods.method import Method
@@ -52,6 +53,20 @@ def check_every_epoch(method: Method) -> None:
     """Resolve every epoch before the first: what cannot work in the last is not to be found there."""
     for epoch in method.epoch_plan():
         at_epoch(method, epoch)
+
+
+def short_reach(method: Method) -> str | None:
+    """A line on an attack whose steps do not reach the surface of its ball; None where they do."""
+    attack = method.attack
+    if not isinstance(attack, PGD | EarlyStopPGD) or attack.start in ("uniform_eps", "uniform_01"):
+        return None
+    reach = attack.num_steps * attack.step_size
+    if reach >= attack.eps:
+        return None
+    return (
+        f"the attack's {attack.num_steps} steps of {attack.step_size:.4g} reach {reach:.4g} and not its eps "
+        f"{attack.eps:.4g}: raise attack.step_size with it, such as --set attack.step_size={attack.eps / 4:.4g}"
+    )
 
 
 def check_last_batch(model: nn.Module, image_shape: Sequence[int], num_examples: int, batch_size: int) -> None:

@@ -27,7 +27,7 @@ from probmargin.training.examples import Dynamics, empty_examples
 from probmargin.training.feed import Placement, place
 from probmargin.training.folder import Beginning
 from probmargin.training.fork import parse_fork
-from probmargin.training.guards import check_every_epoch, check_kept_epochs, check_last_batch, check_phases
+from probmargin.training.guards import check_every_epoch, check_kept_epochs, check_last_batch, check_phases, short_reach
 from probmargin.training.loop import LoopSettings, Trainer, Watchers
 from probmargin.training.model import make_model
 from probmargin.training.progress import Reporter, percent
@@ -138,8 +138,8 @@ class _Training:
     def _introduce(self) -> None:
         """Say what is imported and what the data is like, before time is spent."""
         check_folder(self.request.out, "--out")
-        lines = (origin(self.request.model) if isinstance(self.request.model, str) else None, imbalance(self.data))
-        for line in lines:
+        named = origin(self.request.model) if isinstance(self.request.model, str) else None
+        for line in (named, *self.data.notes, imbalance(self.data), short_reach(self.method)):
             if line:
                 self.reporter.say(line)
 

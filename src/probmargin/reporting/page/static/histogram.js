@@ -49,8 +49,11 @@ class Histogram {
     this.rectangles.forEach((bar, number) => bar.classList.toggle("at", number === place));
     const counts = this.data.counts[Number(this.slider.value)], [low, high] = this.data.edges;
     const width = (high - low) / counts.length;
+    // The bins at both ends also hold what lies beyond them.
+    const from = (low + (place || 0) * width).toFixed(2), to = (low + ((place || 0) + 1) * width).toFixed(2);
+    const range = place === 0 ? `up to ${to}` : place === counts.length - 1 ? `${from} or more` : `${from} to ${to}`;
     this.said.textContent = place === null
       ? "Heights grow with the square root of the count, so that rare values stay visible."
-      : `${(low + place * width).toFixed(2)} to ${(low + (place + 1) * width).toFixed(2)}: ${counts[place].toLocaleString("en")} images`;
+      : `${range}: ${counts[place].toLocaleString("en")} images`;
   }
 }
