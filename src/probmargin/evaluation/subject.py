@@ -226,8 +226,8 @@ def _check_data(run: Run, data: DataSet, request: EvaluationRequest) -> None:
         return
     if request.data is None:
         raise UsageError(
-            f"{data.name} is not what {run.path} was trained on, it has changed since: bring it back, or judge on it as "
-            f"other data with --data {data.name} --out FILE"
+            f"{data.name} is not what {run.path} was trained on, it has changed since: bring it back, or judge on it "
+            f"as other data with --data {data.name} --out FILE"
         )
     if request.out is None:
         raise UsageError(f"{data.name} is not what {run.path} was trained on: give --out FILE, its own results stay")
