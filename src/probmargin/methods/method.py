@@ -170,6 +170,17 @@ class Method:
         before = [epoch for epoch in self.epoch_plan() if epoch < self.burn_in_epochs]
         return before[-1] + 1 if before else 0
 
+    def at(self, epoch: int) -> "Method":
+        """The recipe as it is in one epoch (from 0), see `at_epoch`.
+
+        >>> from probmargin.methods.resolve import named
+        >>> named("mail-at").at(73).is_reweighted, named("mail-at").at(74).is_reweighted
+        (False, True)
+        """
+        from probmargin.methods.plain import at_epoch
+
+        return at_epoch(self, epoch)
+
     def epoch_plan(self) -> list[int]:
         """The epochs that are trained, in order; a phase that starts from an earlier state skips what it discards."""
         jumps = {p.start_from_epoch: p.from_epoch for p in self.phases if p.start_from_epoch is not None}
