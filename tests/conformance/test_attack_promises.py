@@ -9,9 +9,10 @@ from strategies import images, keyed, tiny_net
 from torch import nn
 
 from probmargin.attacks.attack import ATTACKS, Attack
+from probmargin.attacks.fab import FAB
 from probmargin.attacks.lm_pgd import LMPGD
 from probmargin.attacks.pgd import PGD, EarlyStopPGD
-from probmargin.core.losses import cross_entropy, kl_divergence
+from probmargin.core.losses import cross_entropy, kl_divergence, logit_margin
 
 attacks = pytest.mark.parametrize("attack", ATTACKS.examples(), ids=repr)
 
@@ -82,6 +83,19 @@ class Linear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.flatten(1) @ self.weight.T
+
+
+@attacks
+def test_no_attack_makes_an_image_easier(attack: Attack) -> None:
+    """On a linear model the batch's mean margin falls, unless an attack that aims for a break hands images back."""
+    model = Linear()
+    x = torch.full((12, 1, 8, 8), 0.5)
+    labels = model(x).argmax(1)
+    x_adv = attack(model, x, labels, noise=keyed(12)).x_adv
+    before, after = (logit_margin(model(images), labels) for images in (x, x_adv))
+    moved = (x_adv != x).flatten(1).any(dim=1)
+    assert moved.all() or isinstance(attack, FAB)
+    assert not moved.any() or (after[moved] < before[moved]).float().mean() > 0.5
 
 
 FULL = [
