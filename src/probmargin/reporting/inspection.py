@@ -111,7 +111,7 @@ def _lps(summary: Summary) -> Section:
     lps = summary["lps"]
     title = "Attack steps survived (LPS) against margins (PM)"
     if lps is None:
-        line = "LPS was not counted in this run, whose attack records no steps: add --measure-lps 1000 to measure it now"
+        line = "LPS was not counted in this run, whose attack records none: add --measure-lps 1000 to measure it now"
         return Section(title, (line,))
     correlation = "none" if lps["rank_correlation"] is None else f"{lps['rank_correlation']:.3f}"
     lines = (
