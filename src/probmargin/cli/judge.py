@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from probmargin.cli.app import DataDirOption, app, is_first_process, show
+from probmargin.cli.app import DataDirOption, DownloadOption, ImageSizeOption, app, is_first_process, show
 from probmargin.core.settings import MOST_SEED
 
 
@@ -17,6 +17,8 @@ def evaluate(
     checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="its weights")] = None,
     data: Annotated[str | None, typer.Option("--data", help="the run's own unless given")] = None,
     data_dir: DataDirOption = None,
+    download: DownloadOption = False,
+    image_size: ImageSizeOption = None,
     num_examples: Annotated[int | None, typer.Option("--num-examples", help="only the first N test images")] = None,
     norm: Annotated[str | None, typer.Option("--norm", help="Linf or L2")] = None,
     eps: Annotated[str | None, typer.Option("--eps", help="radius, such as 8/255; the run's own unless given")] = None,
@@ -40,6 +42,8 @@ def evaluate(
         checkpoint=checkpoint,
         data=data,
         data_dir=data_dir,
+        download=download,
+        image_size=image_size,
         attacks=tuple(name.strip() for name in attacks.split(",") if name.strip()),
         num_examples=num_examples,
         norm=norm,
@@ -85,6 +89,8 @@ def audit(
     checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="its weights")] = None,
     data: Annotated[str | None, typer.Option("--data", help="the run's own unless given")] = None,
     data_dir: DataDirOption = None,
+    download: DownloadOption = False,
+    image_size: ImageSizeOption = None,
     num_examples: Annotated[int | None, typer.Option("--num-examples", help="the first N test images; 200")] = None,
     norm: Annotated[str | None, typer.Option("--norm", help="Linf or L2")] = None,
     eps: Annotated[str | None, typer.Option("--eps", help="radius, such as 8/255; the run's own unless given")] = None,
@@ -102,6 +108,8 @@ def audit(
         checkpoint=checkpoint,
         data=data,
         data_dir=data_dir,
+        download=download,
+        image_size=image_size,
         num_examples=num_examples,
         norm=norm,
         eps=eps,

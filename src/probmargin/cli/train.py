@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from probmargin.cli.app import DataDirOption, DataOption, app, is_first_process, show
+from probmargin.cli.app import DataDirOption, DataOption, DownloadOption, ImageSizeOption, app, is_first_process, show
 from probmargin.core.errors import UsageError
 from probmargin.core.settings import MOST_SEED
 
@@ -21,8 +21,8 @@ def train(
     method: Annotated[str, typer.Option("--method", help="see: probmargin list methods")] = "mail-trades",
     data: DataOption = "cifar10",
     data_dir: DataDirOption = None,
-    download: Annotated[bool, typer.Option("--download", help="fetch the data set where it is not there")] = False,
-    image_size: Annotated[int | None, typer.Option("--image-size", help="resize images of a folder")] = None,
+    download: DownloadOption = False,
+    image_size: ImageSizeOption = None,
     model: Annotated[str, typer.Option("--model", help="see: probmargin list models")] = "resnet18",
     preset: Annotated[str, typer.Option("--preset", help="paper, official or official-2021")] = "paper",
     epochs: Annotated[int | None, typer.Option("--epochs", help="scales the schedule to this length")] = None,

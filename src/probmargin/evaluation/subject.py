@@ -1,6 +1,6 @@
 """What is judged: a run of ours or anybody's model, on which images, at which radius."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from probmargin.core.frozen import frozen
 from probmargin.core.records import coerce, parse_number
 from probmargin.core.types import Images
 from probmargin.data.dataset import DataSet, ImageSet
-from probmargin.data.loader import DESCRIPTIONS, load
+from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
 from probmargin.engine.distributed import World, local_device, process_group
 from probmargin.engine.environment import commit, hardware, versions
@@ -24,6 +24,7 @@ from probmargin.evaluation.export import save_adversarial
 from probmargin.evaluation.parts import weights_hash
 from probmargin.evaluation.places import Place, Shard, check_adversarial, check_out, merge, parse_shard, place_of
 from probmargin.evaluation.protocol import PROTOCOLS, make_plan
+from probmargin.evaluation.run_data import check_data, data_of, is_own
 from probmargin.evaluation.summary import summarize
 from probmargin.evaluation.verdicts import Verdicts
 from probmargin.models.build import build_model, check_model, origin
@@ -32,9 +33,6 @@ from probmargin.runs.run import Run, open_run
 from probmargin.runs.weights import with_weights
 
 Log = Callable[[str], None]
-
-KINDS = {known.partition(":")[0] for known in DESCRIPTIONS}
-"""Of data that can be loaded by name."""
 
 WITHOUT_GRADIENTS = {"nat", "square"}
 """Attacks that a model without gradients can be judged by."""
@@ -49,6 +47,9 @@ class EvaluationRequest:
     checkpoint: Path | None = None
     data: str | None = None
     data_dir: Path | None = None
+    download: bool = False
+    image_size: int | None = None
+    """Of a folder's pictures; a run has its own."""
     attacks: tuple[str, ...] = ("nat", "pgd-20")
     num_examples: int | None = None
     aa_examples: int | None = None
@@ -80,7 +81,7 @@ def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, An
     settings = settings_of(request, run, len(data.test))
     for name in request.attacks:
         make_plan(name, settings.norm, settings.eps)
-    owner = run if run is not None and _is_own(run, data) else None
+    owner = run if run is not None and is_own(run, data) else None
     place = place_of(owner, request.out)
     with process_group(pick_device(request.device)) as world:
         shard = _shard(request, world)
@@ -179,18 +180,20 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
     if request.run is not None:
         if request.model or request.checkpoint:
             raise UsageError("a run has its own model: give a run's folder, or --model with --checkpoint, not both")
+        if request.image_size is not None:
+            raise UsageError("a run takes pictures in the size it was trained on: leave out --image-size")
         run = open_run(request.run)
         _say_origin(run.record["model"] if run.record.get("model_settings") else "", log)
         model, notes = run.load_model()
         for note in notes:
             log(note)
-        found = data_of(run, request.data, request.data_dir)
+        found = data_of(run, request.data, request.data_dir, download=request.download)
         check_model(model, (found.channels, *found.image_size), found.num_classes, str(request.run))
-        _check_data(run, found, request)
+        check_data(run, found, is_named=request.data is not None, has_out=request.out is not None)
         return run, model, found
     if request.model is None or request.data is None:
         raise UsageError("nothing is named to judge: give a run's folder, or --model, --checkpoint and --data")
-    data = load(request.data, request.data_dir)
+    data = load(request.data, request.data_dir, download=request.download, image_size=request.image_size)
     _say_origin(request.model, log)
     model = build_model(request.model, num_classes=data.num_classes, in_channels=data.channels)
     if request.checkpoint is not None:
@@ -199,38 +202,6 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
         log(f"no --checkpoint is given: {request.model} is judged with random weights")
     check_model(model, (data.channels, *data.image_size), data.num_classes, request.model)
     return None, model, data
-
-
-def data_of(run: Run, data: str | None = None, data_dir: Path | None = None) -> DataSet:
-    """The data a run was trained on, in the size it was trained in, or other data."""
-    record = run.record
-    name = data or str(record["data"])
-    if data is None and name.partition(":")[0] not in KINDS:
-        raise UsageError(f"{run.path} was trained on data from Python ({name}); give the same with --data npz:FILE")
-    return load(name, data_dir, image_size=image_size_of(record, name))
-
-
-def image_size_of(record: Mapping[str, Any], name: str) -> int | None:
-    """The side that a run brought the pictures of a folder to; None where loading them says it."""
-    _, height, width = record.get("image_shape") or (0, 0, 1)
-    return int(height) if name.startswith("folder:") and height == width else None
-
-
-def _is_own(run: Run, data: DataSet) -> bool:
-    return run.record.get("data_fingerprint") in (None, data.fingerprint)
-
-
-def _check_data(run: Run, data: DataSet, request: EvaluationRequest) -> None:
-    """A run's results are of its own data: others must not take their place, nor training images be test images."""
-    if _is_own(run, data):
-        return
-    if request.data is None:
-        raise UsageError(
-            f"{data.name} is not what {run.path} was trained on, it has changed since: bring it back, or judge on it "
-            f"as other data with --data {data.name} --out FILE"
-        )
-    if request.out is None:
-        raise UsageError(f"{data.name} is not what {run.path} was trained on: give --out FILE, its own results stay")
 
 
 def _say_origin(name: str, log: Log) -> None:

@@ -12,7 +12,7 @@ from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
-from probmargin.evaluation.subject import image_size_of
+from probmargin.evaluation.run_data import image_size_of
 from probmargin.experiments.followed import Subject, follow
 from probmargin.reporting.dynamics import UNREADABLE, History, Labels, disagreement, read_history, summarise
 from probmargin.runs.run import Run, open_run

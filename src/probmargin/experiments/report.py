@@ -15,7 +15,7 @@ from probmargin.data.dataset import DataSet
 from probmargin.data.loader import load
 from probmargin.engine.files import check_replaces, written_aside
 from probmargin.evaluation.protocol import PROTOCOLS
-from probmargin.evaluation.subject import image_size_of
+from probmargin.evaluation.run_data import image_size_of
 from probmargin.experiments.catalogue import find
 from probmargin.experiments.gallery import Choice, make_gallery, training_labels, training_pictures
 from probmargin.experiments.grid import full_recipe

@@ -13,7 +13,7 @@ from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet
 from probmargin.engine.files import read_json
 from probmargin.evaluation.parts import weights_hash
-from probmargin.evaluation.subject import data_of
+from probmargin.evaluation.run_data import data_of
 from probmargin.methods.method import Method
 from probmargin.models.build import origin
 from probmargin.runs.run import Run, open_run

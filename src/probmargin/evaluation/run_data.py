@@ -1,0 +1,66 @@
+"""The data a run is judged on: its own, or other data whose classes are the same."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from probmargin.core.errors import UsageError
+from probmargin.core.shell import typed
+from probmargin.data.dataset import DataSet
+from probmargin.data.loader import DESCRIPTIONS, load
+from probmargin.runs.run import Run
+
+KINDS = {known.partition(":")[0] for known in DESCRIPTIONS}
+"""Of data that can be loaded by name."""
+
+
+def data_of(run: Run, data: str | None = None, data_dir: Path | None = None, *, download: bool = False) -> DataSet:
+    """The data a run was trained on, in the size it was trained in, or other data with the same classes."""
+    record = run.record
+    name = data or str(record["data"])
+    if data is None and name.partition(":")[0] not in KINDS:
+        raise UsageError(f"{run.path} was trained on data from Python ({name}); give the same with --data npz:FILE")
+    found = load(name, data_dir, download=download, image_size=image_size_of(record, name))
+    if not is_own(run, found):
+        _check_classes(run, found)
+    return found
+
+
+def image_size_of(record: Mapping[str, Any], name: str) -> int | None:
+    """The side that a run brought the pictures of a folder to; None where loading them says it."""
+    _, height, width = record.get("image_shape") or (0, 0, 1)
+    return int(height) if name.startswith("folder:") and height == width else None
+
+
+def is_own(run: Run, data: DataSet) -> bool:
+    """Whether this is what the run was trained on."""
+    return run.record.get("data_fingerprint") in (None, data.fingerprint)
+
+
+def check_data(run: Run, data: DataSet, *, is_named: bool, has_out: bool) -> None:
+    """A run's results are of its own data: others must not take their place, nor training images be test images."""
+    if is_own(run, data):
+        return
+    if not is_named:
+        raise UsageError(
+            f"{data.name} is not what {run.path} was trained on, it has changed since: bring it back, or judge on it "
+            f"as other data with --data {typed(data.name)} --out FILE"
+        )
+    if not has_out:
+        raise UsageError(f"{data.name} is not what {run.path} was trained on: give --out FILE, its own results stay")
+
+
+def _check_classes(run: Run, data: DataSet) -> None:
+    """Refuse classes that stand for something else than the run's; numbers are no names, so they are let pass."""
+    own, other = tuple(run.record.get("class_counts") or ()), data.classes
+    if own == other or len(own) != len(other) or _is_numbered(own) or _is_numbered(other):
+        return
+    place = next(place for place, (ours, theirs) in enumerate(zip(own, other, strict=True)) if ours != theirs)
+    raise UsageError(
+        f"class {place} of {data.name} is {other[place]!r}, of {run.path} {own[place]!r}; name its classes as the run "
+        f"does, in this order ({', '.join(own[:10])}{', ...' if len(own) > 10 else ''})"
+    )
+
+
+def _is_numbered(names: tuple[str, ...]) -> bool:
+    return names == tuple(str(number) for number in range(len(names)))
