@@ -78,7 +78,7 @@ def merge(
     """Join the shards of an evaluation into one."""
     from probmargin.evaluation.places import merge as merge_shards
 
-    _print_results(*merge_shards(run))
+    _print_results(*merge_shards(run, show))
 
 
 @app.command()

@@ -1,13 +1,15 @@
 """Where the results of an evaluation lie, and shards of one that are joined."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from probmargin.core.errors import UsageError
+from probmargin.core.shell import typed
 from probmargin.engine.files import check_replaces, holds_arrays, holds_json, write_json
+from probmargin.evaluation.earlier import kept_line, known_path, replaced_line, with_earlier
 from probmargin.evaluation.summary import summarize
 from probmargin.evaluation.verdicts import SCORES, Array, Verdicts, differences, join, write_arrays
 from probmargin.runs.run import Run, open_run
@@ -69,10 +71,22 @@ class Place:
         """Write the results, what is known of each example, and the run's record."""
         if self.results is None:
             return
+        if self.parts is not None:
+            verdicts.save(known_path(self.parts, verdicts))
         write_arrays(self.results.with_suffix(".npz"), _arrays(verdicts))
         write_json(self.results, results)
         if self.run is not None:
             self.run.update_record(evaluation=dict(results))
+
+    def joined(self, verdicts: Verdicts, log: Callable[[str], None], *, fresh: bool = False) -> Verdicts:
+        """The verdicts with those of attacks that were carried out before; says what is kept and what is replaced."""
+        together = verdicts if fresh else with_earlier(verdicts, self.parts)
+        lines = [kept_line(verdicts.entries, together.entries)]
+        if self.results is not None:
+            lines.append(replaced_line(self.results, summarize(together)))
+        for line in filter(None, lines):
+            log(line)
+        return together
 
 
 def _arrays(verdicts: Verdicts) -> dict[str, Array]:
@@ -110,7 +124,11 @@ def check_adversarial(path: Path, out: Path | None) -> None:
     check_replaces(path, "--save-adversarial", kind, lambda path: holds_arrays(path, "x_adv", "x_adv_uint8"))
 
 
-def merge(path: Path) -> tuple[dict[str, Any], Path]:
+def _silent(_: str) -> None:
+    """Say nothing."""
+
+
+def merge(path: Path, log: Callable[[str], None] = _silent) -> tuple[dict[str, Any], Path]:
     """Join the shards of an evaluation: those of a run's folder, or those that `--out FILE` left beside FILE."""
     place = place_of(open_run(path), None) if path.is_dir() or path.suffix != ".json" else place_of(None, path)
     assert place.parts is not None
@@ -124,6 +142,7 @@ def merge(path: Path) -> tuple[dict[str, Any], Path]:
     joined = join(parts)
     joined.facts.pop("shard", None)
     joined.facts["hardware"] = ", ".join(dict.fromkeys(part.facts.get("hardware", "") for part in parts))
+    joined = place.joined(joined, log)
     results = summarize(joined)
     place.write(results, joined)
     return results, place.results
@@ -134,7 +153,9 @@ def _shards(folder: Path, path: Path) -> list[Shard]:
     found = [re.fullmatch(r"shard-(\d+)-of-(\d+)", file.stem) for file in sorted(folder.glob("shard-*.npz"))]
     shards = [Shard(int(match[1]) - 1, int(match[2])) for match in found if match]
     if not shards:
-        raise UsageError(f"{path} holds no shards; make them with: probmargin evaluate {path} --shard 1/2, then 2/2")
+        raise UsageError(
+            f"{path} holds no shards; make them with: probmargin evaluate {typed(path)} --shard 1/2, then 2/2"
+        )
     counts = {shard.count for shard in shards}
     if len(counts) > 1:
         kinds = " and ".join(f"shard-*-of-{count}" for count in sorted(counts))

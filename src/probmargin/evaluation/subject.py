@@ -90,7 +90,7 @@ def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, An
         if world.size == 1:
             return results, path
         world.any(False)  # all shards are written
-        return world.from_writer(lambda: merge(owner.path if owner else Path(str(request.out))))
+        return world.from_writer(lambda: merge(owner.path if owner else Path(str(request.out)), log))
 
 
 @dataclass(frozen=True)
@@ -126,14 +126,15 @@ class _Work:
         if self.request.save_adversarial is not None and images is not None:
             exported = save_adversarial(self.request.save_adversarial, model, test.floats(), images, verdicts)
             log(export_line(exported))
-        return self._write(verdicts, exported)
+        return self._write(verdicts, exported, log)
 
-    def _write(self, verdicts: Verdicts, exported: dict[str, Any]) -> tuple[dict[str, Any], Path | None]:
+    def _write(self, verdicts: Verdicts, exported: dict[str, Any], log: Log) -> tuple[dict[str, Any], Path | None]:
         if self.shard.count > 1:
             path = self.place.shard_path(self.shard)
             verdicts.facts["shard"] = str(self.shard)
             verdicts.save(path)
             return summarize(verdicts), path
+        verdicts = self.place.joined(verdicts, log, fresh=self.request.fresh)
         results = summarize(verdicts)
         if exported:
             results["adversarial"] = exported

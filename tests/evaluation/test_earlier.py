@@ -1,0 +1,127 @@
+"""A quick look after a long one: results of before stay where they can, and are named where they cannot."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from probmargin.attacks.apgd import APGD
+from probmargin.evaluation.places import merge
+from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
+from probmargin.runs.run import Run
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    shutil.copytree(trained, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def look(run: Path, attacks: str, **changes: Any) -> tuple[dict[str, Any], list[str]]:
+    said: list[str] = []
+    asked: dict[str, Any] = {"num_examples": 40, "device": "cpu"} | changes
+    evaluate_subject(EvaluationRequest(run=run, attacks=tuple(attacks.split(",")), **asked), said.append)
+    stored = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))
+    assert Run(run).record["evaluation"] == stored
+    return stored, [line for line in said if "before" in line or " held " in line]
+
+
+def timeless(results: dict[str, Any]) -> dict[str, Any]:
+    times = ("seconds", "seconds_by_step")
+    return {
+        name: {key: value for key, value in entry.items() if key not in times} if isinstance(entry, dict) else entry
+        for name, entry in results.items()
+    }
+
+
+def test_other_attacks_stay_and_the_whole_is_that_of_one_evaluation(
+    run: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look(run, "apgd-ce")
+    with monkeypatch.context() as patch:
+        patch.setattr(APGD, "__call__", lambda *_, **__: pytest.fail("attacked again"))
+        results, said = look(run, "nat,pgd-2")
+    assert said == ["kept from before, under the same conditions: apgd-ce"]
+    assert [name for name in results if name in ("nat", "apgd-ce", "pgd-2")] == ["nat", "apgd-ce", "pgd-2"]
+    shutil.copytree(trained, tmp_path / "once")
+    at_once, _ = look(tmp_path / "once", "nat,apgd-ce,pgd-2")
+    assert timeless(results) == timeless(at_once)
+    ours, theirs = (np.load(folder / "evaluation.npz") for folder in (run, tmp_path / "once"))
+    for name in theirs:
+        assert np.array_equal(ours[name], theirs[name]), name
+
+
+def test_the_worst_case_does_not_rise_by_a_weaker_look(run: Path) -> None:
+    strong, _ = look(run, "apgd-ce")
+    later, _ = look(run, "pgd-1")
+    assert set(later["worst_case"]["attacks"]) == {"apgd-ce", "pgd-1"}
+    assert later["worst_case"]["robust_accuracy"] <= strong["worst_case"]["robust_accuracy"]
+    assert later["worst_case"]["robust_accuracy"] <= later["pgd-1"]["robust_accuracy"]
+    assert later["apgd-ce"]["correct"] == strong["apgd-ce"]["correct"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"eps": "0.2"}, "eps was 0.05 and is 0.2): replaced; judged so again, they come back"),
+        ({"seed": 3}, "seed was 0 and is 3): replaced; judged so again"),
+        ({"num_examples": 30}, "num_examples was 40 and is 30): replaced; judged so again"),
+    ],
+)
+def test_other_conditions_replace_and_come_back(run: Path, changes: dict[str, Any], words: str) -> None:
+    first, _ = look(run, "nat,apgd-ce")
+    results, said = look(run, "nat", **changes)
+    assert "apgd-ce" not in results
+    assert len(said) == 1
+    assert f"{run / 'evaluation.json'} held nat, apgd-ce under other conditions" in said[0]
+    assert words in said[0]
+    again, _ = look(run, "nat")
+    assert again["apgd-ce"] == first["apgd-ce"]
+
+
+def test_results_of_other_weights_do_not_stay(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look(run, "nat,pgd-1")
+    monkeypatch.setattr("probmargin.evaluation.subject.weights_hash", lambda model: "other")
+    results, said = look(run, "nat")
+    assert "pgd-1" not in results
+    assert "weights was" in said[0]
+    assert said[0].endswith("replaced")
+
+
+def test_fresh_results_stand_alone(run: Path) -> None:
+    look(run, "nat,pgd-1")
+    results, said = look(run, "nat", fresh=True)
+    assert "pgd-1" not in results
+    assert said == [f"{run / 'evaluation.json'} held pgd-1: left out now"]
+
+
+def test_what_a_kept_result_was_made_by_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = look(run, "pgd-1")
+    monkeypatch.setattr("probmargin.evaluation.subject.commit", lambda: "another")
+    results, _ = look(run, "nat")
+    assert results["commit"] == "another"
+    assert results["pgd-1"]["commit"] == first["commit"]
+    assert "commit" not in results["nat"]
+    assert "versions" not in results["pgd-1"]
+
+
+def test_a_damaged_file_of_what_is_known_is_as_good_as_none(run: Path) -> None:
+    look(run, "pgd-1")
+    (known,) = (run / "evaluation").glob("known-*.npz")
+    known.write_bytes(b"half a file")
+    results, said = look(run, "nat")
+    assert "pgd-1" not in results
+    assert said == [f"{run / 'evaluation.json'} held pgd-1: left out now"]
+
+
+def test_shards_join_what_is_known(run: Path) -> None:
+    look(run, "pgd-1")
+    for shard in ("1/2", "2/2"):
+        look(run, "nat", shard=shard)
+    said: list[str] = []
+    results, _ = merge(run, said.append)
+    assert said == ["kept from before, under the same conditions: pgd-1"]
+    assert {"nat", "pgd-1"} <= set(results)
