@@ -152,6 +152,8 @@ def _alternatives(part: ast.expr, path: Path) -> list[str]:
 
 def _placeholder(value: ast.expr) -> str:
     """A value by the last name in it: {self.alpha} is {alpha}; a step from a name stays, as in {total - 1}."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func) == "typed":
+        return _placeholder(value.args[0])
     if isinstance(value, ast.BinOp) and isinstance(value.left, ast.Name) and isinstance(value.right, ast.Constant):
         return "{" + ast.unparse(value) + "}"
     if isinstance(value, ast.Name):

@@ -39,12 +39,12 @@ OPTIONS = {
     "--set --recipe --device --precision --compile --resume --normalize --checkpoint --new-head --fork --keep-epochs "
     "--validation --validation-every --early-stopping --monitor --monitor-every --dynamics --label-noise --sync-bn "
     "--placement --dry-run --help",
-    "evaluate": "--attacks --model --checkpoint --data --data-dir --num-examples --norm --eps --protocol --seed "
-    "--device --batch-size --shard --save-adversarial --out --fresh --help",
+    "evaluate": "--attacks --model --checkpoint --data --data-dir --download --image-size --num-examples --norm --eps "
+    "--protocol --seed --device --batch-size --shard --save-adversarial --out --fresh --help",
     "merge": "--help",
-    "audit": "--surrogate --model --checkpoint --data --data-dir --num-examples --norm --eps --seed --device --out "
-    "--help",
-    "reproduce": "--trials --only --data-dir --scale --executor --address --gpus-per-run --dry-run --render --out "
+    "audit": "--surrogate --model --checkpoint --data --data-dir --download --image-size --num-examples --norm --eps "
+    "--seed --device --out --help",
+    "reproduce": "--trials --only --data-dir --download --scale --executor --address --gpus-per-run --dry-run --render --out "
     "--keep-records --aa-examples --device --help",
     "inspect": "--top --json --measure-lps --data-dir --device --help",
     "demo": "--out --seed --help",

@@ -1,5 +1,6 @@
 """Folders of images: layouts, formats, sizes, and what is refused."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,51 @@ def test_one_folder_is_split_for_good(tmp_path: Path) -> None:
             file = tmp_path / ("cat", "dog")[index // 10] / f"{index % 10:02d}.png"
             assert torch.equal(image, pixels(file))
     assert torch.equal(load_folder(tmp_path).test.index, data.test.index)
+
+
+def held_out(root: Path) -> set[str]:
+    """CLASS/NAME of the test pictures."""
+    files = sorted(root.glob("*/*.png"))
+    return {str(files[index].relative_to(root)) for index in load_folder(root).test.index.tolist()}
+
+
+def test_a_picture_that_is_added_or_removed_moves_one_other_at_most(tmp_path: Path) -> None:
+    gallery(tmp_path, 23, classes=("cat", "dog", "eel"))
+    before = held_out(tmp_path)
+    arrived = 0
+    for number in range(20):
+        new = tmp_path / "dog" / f"new-{number}.png"
+        shutil.copy(tmp_path / "dog" / "00.png", new)
+        after = held_out(tmp_path)
+        moved = (before ^ after) - {f"dog/{new.name}"}
+        assert len(moved) <= 1
+        assert all(name.startswith("dog/") for name in moved)
+        arrived += f"dog/{new.name}" in after
+        new.unlink()
+    assert 0 < arrived < 12
+    assert held_out(tmp_path) == before
+
+
+def test_the_split_hangs_on_names_alone_and_keeps_shares(tmp_path: Path) -> None:
+    gallery(tmp_path / "a", 30, classes=("cat", "dog"))
+    shutil.copytree(tmp_path / "a", tmp_path / "elsewhere")
+    for file in (tmp_path / "a" / "cat").iterdir():
+        shutil.copy(tmp_path / "a" / "dog" / "00.png", file)
+    assert held_out(tmp_path / "a") == held_out(tmp_path / "elsewhere")
+    cats, dogs = ({name[4:] for name in held_out(tmp_path / "a") if name.startswith(kind)} for kind in ("cat", "dog"))
+    assert (len(cats), len(dogs)) == (6, 6)
+    assert cats != dogs
+    # Frozen: another draw would make test pictures of runs that are there into training pictures.
+    gallery(tmp_path / "b", 10)
+    assert held_out(tmp_path / "b") == {"cat/06.png", "cat/09.png", "dog/06.png", "dog/09.png"}
+
+
+@pytest.mark.parametrize(("count", "held"), [(2, 1), (3, 1), (7, 1), (8, 2), (25, 5)])
+def test_every_class_has_both_parts(tmp_path: Path, count: int, held: int) -> None:
+    gallery(tmp_path, count)
+    data = load_folder(tmp_path)
+    assert torch.bincount(data.test.labels).tolist() == [held, held]
+    assert data.class_counts() == (count - held, count - held)
 
 
 @pytest.mark.parametrize("apart", [False, True])

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from probmargin.cli.app import DataDirOption, app, fail, show
+from probmargin.cli.app import DataDirOption, DownloadOption, app, fail, show
 from probmargin.core.settings import MOST_SEED
 
 
@@ -33,6 +33,7 @@ def reproduce(
     trials: Annotated[int | None, typer.Option("--trials", help="seeds 1 to N; the paper's 5, smoke 1")] = None,
     only: Annotated[str, typer.Option("--only", help="ROW,ROW: only these rows; --dry-run prints them")] = "",
     data_dir: DataDirOption = None,
+    download: DownloadOption = False,
     scale: Annotated[str, typer.Option("--scale", help="full, or smoke: the same grid on digits, on a CPU")] = "full",
     executor: Annotated[str, typer.Option("--executor", help="local (one run per GPU) or ray")] = "local",
     address: Annotated[str | None, typer.Option("--address", help="of a Ray cluster, such as auto")] = None,
@@ -60,6 +61,7 @@ def reproduce(
         only=tuple(row.strip() for row in only.split(",") if row.strip()),
         aa_examples=aa_examples,
         data_dir=data_dir,
+        download=download,
         device=device,
         out=out,
         keep_records=keep_records,

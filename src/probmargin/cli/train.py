@@ -8,6 +8,7 @@ import typer
 from probmargin.cli.app import DataDirOption, DataOption, DownloadOption, ImageSizeOption, app, is_first_process, show
 from probmargin.core.errors import UsageError
 from probmargin.core.settings import MOST_SEED
+from probmargin.core.shell import typed
 
 if TYPE_CHECKING:
     from probmargin.methods.method import Method
@@ -119,7 +120,7 @@ def train(
     )
     run, _ = run_training(resolved, load(), request, reporter)
     reporter.say(f"trained {resolved.method} on {data}: {run.path}")
-    reporter.say(f"judge it with: probmargin evaluate {run.path}")
+    reporter.say(f"judge it with: probmargin evaluate {typed(run.path)}")
 
 
 def _refuse_two_recipes(context: typer.Context, recipe: Path | None) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet, from_arrays
-from probmargin.data.download import CIFAR10, CIFAR100, Remote, fetch
+from probmargin.data.download import CIFAR10, CIFAR100, FETCHERS, Remote, fetch
 
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
@@ -88,7 +88,9 @@ def _read_files(layout: Layout, data_dir: Path, download: bool) -> dict[str, tup
         fetch(layout.remote.url, archive, layout.remote.checksum)
     if archive.is_file():
         return _read_archive(archive, layout)
-    raise UsageError(f"{problem}: pass --data-dir with the folder that holds the files, or --download")
+    raise UsageError(
+        f"{problem}: pass --data-dir with the folder that holds the files, or fetch them with --download ({FETCHERS})"
+    )
 
 
 def _read_archive(archive: Path, layout: Layout) -> dict[str, tuple[str, bytes]]:
@@ -112,7 +114,8 @@ def _read_archive(archive: Path, layout: Layout) -> dict[str, tuple[str, bytes]]
 
 def _damaged(where: str, error: object) -> UsageError:
     return UsageError(
-        f"{where} is truncated or damaged ({_one_line(error)}): delete it and fetch it again (--download)"
+        f"{where} is truncated or damaged ({_one_line(error)}): delete it and fetch it again with "
+        f"--download ({FETCHERS})"
     )
 
 

@@ -256,11 +256,10 @@ def _label_number(label: Any, position: int) -> int:
         raise UsageError(f"label {position} is a {type(label).__name__}: give an integer class number") from None
 
 
-def split_validation(train: ImageSet, count: int, seed: int, *, each_class: bool = False) -> tuple[ImageSet, ImageSet]:
+def split_validation(train: ImageSet, count: int, seed: int) -> tuple[ImageSet, ImageSet]:
     """Split off exactly `count` examples, stratified by class: (rest, held out), both in the original order.
 
-    Class shares are kept as well as whole numbers allow (largest remainder); the seed alone decides who goes. With
-    `each_class`, no class of two or more is missing on either side, and the count may be a few more.
+    Class shares are kept as well as whole numbers allow (largest remainder); the seed alone decides who goes.
     """
     total = len(train)
     if not 1 <= count < total:
@@ -269,10 +268,7 @@ def split_validation(train: ImageSet, count: int, seed: int, *, each_class: bool
     shuffled = train.labels.cpu()[order]
     held = torch.zeros(total, dtype=torch.bool)
     sizes = torch.bincount(shuffled).tolist()
-    quotas = _quotas(sizes, count)
-    if each_class:
-        quotas = [min(max(quota, 1), size - 1) if size > 1 else 0 for quota, size in zip(quotas, sizes, strict=True)]
-    for label, quota in enumerate(quotas):
+    for label, quota in enumerate(_quotas(sizes, count)):
         held[order[shuffled == label][:quota]] = True
     return train.take((~held).nonzero()[:, 0]), train.take(held.nonzero()[:, 0])
 

@@ -17,6 +17,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from probmargin.core.errors import UsageError
 
+FETCHERS = "train, evaluate, audit and reproduce take it"
+"""Commands that have --download."""
 _TIMEOUT = 30.0
 _CHUNK = 1 << 18
 _NETWORK_ERRORS = (OSError, http.client.HTTPException)

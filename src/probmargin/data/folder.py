@@ -1,5 +1,7 @@
 """Images in folders, one folder for each class."""
 
+import hashlib
+import unicodedata
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,13 +11,13 @@ import torch
 from PIL import Image, ImageOps
 
 from probmargin.core.errors import UsageError
-from probmargin.data.dataset import DataSet, ImageSet, split_validation
+from probmargin.core.shell import typed
+from probmargin.data.dataset import DataSet, ImageSet
 from probmargin.data.files import FileImageSet, free_memory, unread
 from probmargin.data.order import mixed
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 TEST_SHARE = 0.2
-_SPLIT_SEED = 0
 _LARGEST_NATIVE = 64
 _RESIZED = 32
 _LARGEST = 1024
@@ -52,7 +54,8 @@ def load_folder(
 
     Images of one common size up to 64 keep it; otherwise, or to `image_size`, all are squashed to a square
     (32 by default) by antialiased bilinear resizing. They are turned as their EXIF data says, stay grey if every one
-    is grey and else become RGB; what is transparent becomes white. Class numbers follow the sorted folder names. Test
+    is grey and else become RGB; what is transparent becomes white. Class numbers follow the sorted folder names. Which
+    pictures are the 20 % hangs on CLASS/NAME alone, so one that is added moves at most one other of its class. Test
     images come in a mixed order, always the same, so that the first N are a fair sample; `index` is the place in the
     order of the files. With `in_files`, or where they would take more than half of the free memory, training images
     stay in their files and are read when a batch asks for them.
@@ -68,7 +71,7 @@ def load_folder(
     if has_train != has_test:
         have, need = ("train", "test") if has_train else ("test", "train")
         raise UsageError(
-            f"{path} holds {have}/ but no {need}/: add it, or give folder:{path / have}, "
+            f"{path} holds {have}/ but no {need}/: add it, or give folder:{typed(path / have)}, "
             "of which 20 % become the test set"
         )
     roots = [path / "train", path / "test"] if has_train else [path]
@@ -190,11 +193,21 @@ def _decode(file: Path, target: _Format) -> torch.Tensor:
 
 
 def _split(everything: ImageSet, listing: dict[str, list[Path]], path: Path) -> tuple[ImageSet, ImageSet]:
+    """Split off a share of each class, chosen by names alone: a picture that is added moves one other at most."""
+    is_test: list[bool] = []
     for name, files in listing.items():
         if len(files) < 2:
             raise UsageError(
                 f"class {name!r} in {path} has one image, so no test image can be split off: "
                 "add images, or make train/ and test/ folders"
             )
-    count = max(1, round(TEST_SHARE * len(everything)))
-    return split_validation(everything, count, _SPLIT_SEED, each_class=True)
+        chosen = set(sorted(files, key=_draw)[: max(1, round(TEST_SHARE * len(files)))])
+        is_test += [file in chosen for file in files]
+    held = torch.tensor(is_test)
+    return everything.take((~held).nonzero()[:, 0]), everything.take(held.nonzero()[:, 0])
+
+
+def _draw(file: Path) -> str:
+    """A picture's place in the draw for the test set, which hangs on CLASS/NAME and on nothing else."""
+    name = unicodedata.normalize("NFC", f"{file.parent.name}/{file.name}")
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()

@@ -7,6 +7,7 @@ from probmargin.core.errors import UsageError, unknown_name
 from probmargin.data.cifar import load_cifar
 from probmargin.data.dataset import DataSet
 from probmargin.data.digits import load_digits
+from probmargin.data.download import FETCHERS
 from probmargin.data.folder import load_folder
 from probmargin.data.npz import load_npz
 from probmargin.data.svhn import load_svhn
@@ -60,7 +61,7 @@ def _data_dir(spec: str, data_dir: Path | None, download: bool) -> Path:
     if not named:
         raise UsageError(
             f"{spec} needs a folder with its files: pass --data-dir DIR or set {DATA_DIR_VARIABLE}=DIR "
-            "(with --download it is filled)"
+            f"(--download fills it: {FETCHERS})"
         )
     where = Path(named).expanduser()
     if not where.is_dir() and (where.exists() or not download):

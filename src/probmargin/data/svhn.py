@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet, from_arrays
-from probmargin.data.download import SVHN_TEST, SVHN_TRAIN, Remote, fetch
+from probmargin.data.download import FETCHERS, SVHN_TEST, SVHN_TRAIN, Remote, fetch
 
 
 def load_svhn(data_dir: Path, *, download: bool = False) -> DataSet:
@@ -25,14 +25,17 @@ def _read(data_dir: Path, remote: Remote, download: bool) -> tuple[npt.NDArray[n
     if download:
         fetch(remote.url, path, remote.checksum)
     if not path.is_file():
-        raise UsageError(f"{path.name} is missing in {data_dir}: pass --data-dir or --download")
+        raise UsageError(
+            f"{path.name} is missing in {data_dir}: pass --data-dir with the folder that holds it, or fetch it with "
+            f"--download ({FETCHERS})"
+        )
     try:
         record: dict[str, Any] = loadmat(path, variable_names=["X", "y"])
     # A damaged Matlab file fails wherever the reader first trips: any error here means the file.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UsageError(
-            f"{path} is truncated or damaged ({reason}): delete it and fetch it again (--download)"
+            f"{path} is truncated or damaged ({reason}): delete it and fetch it again with --download ({FETCHERS})"
         ) from error
     images, digits = record.get("X"), record.get("y")
     if images is None or digits is None:

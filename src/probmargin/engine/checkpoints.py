@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from probmargin.core.errors import UsageError
+from probmargin.core.shell import typed
 from probmargin.engine.files import write_json, written_aside
 
 
@@ -43,6 +44,8 @@ def _checksum(path: Path) -> str:
 
 def file_hash(path: Path) -> str:
     """Sixteen hex digits that identify a file's content."""
+    if path.is_dir() and (states := sorted(path.glob("checkpoints/state-*.safetensors"))):
+        raise UsageError(f"{path} is a run's folder; give a file of its weights, --checkpoint {typed(states[-1])}")
     if not path.is_file():
         raise UsageError(f"there is no checkpoint file {path}; give a .safetensors, .pt or .pth file")
     return _checksum(path)[:16]
@@ -101,8 +104,7 @@ _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 
 def load_weights(path: Path) -> dict[str, torch.Tensor]:
     """A state dict from safetensors, or from a PyTorch file read without running code."""
-    if not path.is_file():
-        raise UsageError(f"there is no checkpoint file {path}; give a .safetensors, .pt or .pth file")
+    _check_is_file(path)
     content: Any
     try:
         if path.suffix == ".safetensors":
@@ -124,7 +126,15 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
     for prefix in ("ema/", "model/"):
         if own := {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}:
             return own
-    return {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
+    # What torch.compile and DataParallel put before the names of what they wrap.
+    return {name.replace("_orig_mod.", "").removeprefix("module."): tensor for name, tensor in tensors.items()}
+
+
+def _check_is_file(path: Path) -> None:
+    if path.is_dir() and (states := sorted(path.glob("checkpoints/state-*.safetensors"))):
+        raise UsageError(f"{path} is a run's folder; give a file of its weights, --checkpoint {typed(states[-1])}")
+    if not path.is_file():
+        raise UsageError(f"there is no checkpoint file {path}; give a .safetensors, .pt or .pth file")
 
 
 def _load_torch(path: Path) -> Any:

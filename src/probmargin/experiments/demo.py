@@ -11,6 +11,7 @@ from probmargin.engine.files import write_json
 from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
 from probmargin.experiments.report import ReportRequest, write_report
 from probmargin.methods.resolve import resolve
+from probmargin.training.loop import Interrupted
 from probmargin.training.progress import Reporter, percent
 from probmargin.training.request import TrainRequest
 from probmargin.training.train import train
@@ -43,7 +44,10 @@ def run_demo(out: Path, seed: int, say: Callable[[str], None]) -> None:
         if (folder / "recipe.json").exists():
             shutil.rmtree(folder)
         say(f"\n{method}")
-        rows.append((method, demo_run(method, folder, seed, Reporter())))
+        try:
+            rows.append((method, demo_run(method, folder, seed, Reporter())))
+        except Interrupted:
+            raise Interrupted("interrupted; start the demo again, it takes a minute") from None
     eps = rows[0][1]["eps"]
     say(f"\nAccuracy on the 360 test images; attacks in an L-inf ball of {eps:g} (95 % interval of PGD-20)")
     say(table(rows))

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from probmargin.core.errors import UsageError
+from probmargin.core.shell import typed
 from probmargin.data.dataset import DataSet
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
@@ -73,10 +74,12 @@ def _history(run: Run) -> History:
                 f"{path} cannot be read ({error}); train again with --dynamics into another --out"
             ) from None
     record = run.record
+    side = image_size_of(record, str(record["data"]))
+    size = f" --image-size {side}" if side else ""
     raise UsageError(
         f"{run.path} has no dynamics.npz: make a run that has one with probmargin train --dynamics "
-        f"--recipe {run.recipe_path} --data {record['data']} --model {record['model']} --seed {record['seed']} "
-        f"--out {run.path}-dynamics"
+        f"--recipe {typed(run.recipe_path)} --data {typed(record['data'])} --model {typed(record['model'])} "
+        f"--seed {record['seed']}{size} --out {typed(run.path)}-dynamics"
     )
 
 

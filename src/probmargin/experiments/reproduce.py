@@ -9,13 +9,14 @@ import torch
 
 from probmargin.core.errors import UsageError, unknown_name
 from probmargin.core.records import coerce
+from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
 from probmargin.engine.files import written_aside
 from probmargin.experiments.catalogue import STUDIES, find
 from probmargin.experiments.cluster import run_on_cluster
 from probmargin.experiments.forecast import Forecaster
 from probmargin.experiments.grid import Grid, ScaleName, make_grid
-from probmargin.experiments.local import run_in_turn, run_on_devices
+from probmargin.experiments.local import AGAIN, run_in_turn, run_on_devices
 from probmargin.experiments.plan import Place, Planned, plan_runs
 from probmargin.experiments.records import failures, keep_record, note_failure, read_records
 from probmargin.experiments.studies import draw_study, forecast_study, run_study
@@ -23,6 +24,7 @@ from probmargin.experiments.study import Bench
 from probmargin.experiments.work import Outcome, Task
 from probmargin.reporting.render import FORMATS, markdown
 from probmargin.reporting.tables import Table, build_table
+from probmargin.training.loop import Interrupted
 from probmargin.training.progress import duration
 
 Say = Callable[[str], None]
@@ -42,6 +44,7 @@ class ReproduceRequest:
     only: tuple[str, ...] = ()
     aa_examples: int | None = None
     data_dir: Path | None = None
+    download: bool = False
     device: str | None = None
     out: Path = Path("runs/reproduce")
     keep_records: Path | None = None
@@ -165,6 +168,22 @@ def _carry_out(tasks: Sequence[Task], request: ReproduceRequest, say: Say, *, ke
 def _execute(tasks: Sequence[Task], request: ReproduceRequest, receive: Callable[[Outcome], None], say: Say) -> None:
     if not tasks:
         return
+    _check_data(tasks, request)
+    try:
+        _start(tasks, request, receive, say)
+    except (Interrupted, KeyboardInterrupt):
+        raise Interrupted(AGAIN) from None
+
+
+def _check_data(tasks: Sequence[Task], request: ReproduceRequest) -> None:
+    """Refuse, or fetch, data that is not there once, before the first run; a cluster has its own."""
+    if request.executor == "ray" and request.address is not None:
+        return
+    for data, data_dir in dict.fromkeys((task.data, task.data_dir) for task in tasks):
+        load(data, data_dir, download=request.download)
+
+
+def _start(tasks: Sequence[Task], request: ReproduceRequest, receive: Callable[[Outcome], None], say: Say) -> None:
     if request.executor == "ray":
         gpus = (0.0 if request.device == "cpu" else 1.0) if request.gpus_per_run is None else request.gpus_per_run
         run_on_cluster(tasks, receive, address=request.address, gpus=gpus)

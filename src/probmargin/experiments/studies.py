@@ -42,7 +42,10 @@ def draw_study(study: Study, bench: Bench) -> None:
         if path and path.exists():
             _show(json.loads(path.read_text(encoding="utf-8")), bench)
             return
-    raise UsageError(f"there is no record of {study.name} in {folder_of(bench)}: make it with {study.command(bench)}")
+    raise UsageError(
+        f"there is no record of {study.name} in {folder_of(bench)}: make it with "
+        f"{study.command(bench)}{bench.out_option}"
+    )
 
 
 def _show(record: dict[str, Any], bench: Bench) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from probmargin.core.errors import UsageError
+from probmargin.core.shell import typed
 from probmargin.data.dataset import DataSet
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
@@ -79,6 +80,11 @@ class Bench:
         """The data set."""
         return load(self.data_name, self.data_dir)
 
+    @property
+    def out_option(self) -> str:
+        """What a command that is shown adds to work in the same folder."""
+        return "" if self.out == Path("runs/reproduce") else f" --out {typed(self.out)}"
+
     def run(self, row: str) -> Run:
         """The run of a method."""
         prefix = "figures-" if self.is_smoke else ""
@@ -90,10 +96,9 @@ class Bench:
             return [self._task(row) for row in dict.fromkeys(self._with_parents(rows))]
         missing = [row for row in rows if not _is_finished(self.run(row))]
         if missing:
-            folder = "" if self.out == Path("runs/reproduce") else f" --out {self.out}"
             raise UsageError(
                 f"{study} needs {', '.join(str(self.run(row).path) for row in missing)}: make it with "
-                f"probmargin reproduce table2 --only {','.join(missing)} --trials 1 --data-dir DIR{folder}"
+                f"probmargin reproduce table2 --only {','.join(missing)} --trials 1 --data-dir DIR{self.out_option}"
             )
         for row in rows:
             self._check(row)

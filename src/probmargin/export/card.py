@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from probmargin._version import __version__
+from probmargin.core.shell import typed
 from probmargin.engine.environment import commit
 from probmargin.evaluation.parts import weights_hash
 from probmargin.export.check import Check
@@ -82,7 +83,7 @@ def _accuracy(evaluation: dict[str, Any] | None) -> list[dict[str, Any]]:
 def not_measured(subject: Exported) -> list[str]:
     """What a reader would look for and nobody has measured, each with the command that measures it."""
     found = {row["attack"] for row in _accuracy(subject.evaluation)}
-    command = f"probmargin evaluate {subject.run.path} --attacks"
+    command = f"probmargin evaluate {typed(subject.run.path)} --attacks"
     missing = []
     if "nat" not in found:
         missing.append(f"natural accuracy on the test set: {command} nat")

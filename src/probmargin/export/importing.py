@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from probmargin.core.errors import UsageError, unknown_name
+from probmargin.core.shell import typed
 from probmargin.engine.checkpoints import load_weights, write_tensors
 from probmargin.engine.files import check_is_new, written_aside
 from probmargin.export.layouts import LAYOUTS, Weights, renamer, split_normalisation
@@ -121,5 +122,5 @@ def _say(request: ImportRequest, count: int, normalised: bool, log: Log) -> None
     if note := LAYOUTS[request.layout].notes.get(request.model):
         log(f"note: {note}")
     log(f"written to {request.out}")
-    judged = f"--model {request.model} --checkpoint {request.out}"
+    judged = f"--model {request.model} --checkpoint {typed(request.out)}"
     log(f"judge it with: probmargin evaluate {judged} --data cifar10 --data-dir DIR")

@@ -10,6 +10,7 @@ from torch import nn
 
 from probmargin.attacks.balls import Norm
 from probmargin.core.errors import UsageError
+from probmargin.core.shell import typed
 from probmargin.data.dataset import DataSet
 from probmargin.engine.files import read_json
 from probmargin.evaluation.parts import weights_hash
@@ -106,6 +107,6 @@ def _evaluation(run: Run, model: nn.Module, log: Log) -> dict[str, Any] | None:
     found: dict[str, Any] = read_json(run.evaluation_path)
     judged = found.get("weights")
     if judged is not None and judged != weights_hash(model):
-        log(f"{run.evaluation_path} is of an earlier state and is left out; probmargin evaluate {run.path}")
+        log(f"{run.evaluation_path} is of an earlier state and is left out; probmargin evaluate {typed(run.path)}")
         return None
     return found

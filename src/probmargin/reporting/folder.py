@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from probmargin.core.errors import UsageError
+from probmargin.core.shell import typed
 from probmargin.engine.files import read_json_lines
 
 Plain = dict[str, Any]
@@ -60,7 +61,7 @@ def read_folder(path: Path | str) -> Folder:
     """Read what there is of a run; only a folder that holds no run at all is refused."""
     place = Path(path)
     if not place.is_dir():
-        raise UsageError(f"there is no run at {path}; train one with --out {path}, or check the name")
+        raise UsageError(f"there is no run at {path}; train one with --out {typed(path)}, or check the name")
     damaged: list[str] = []
     record = _read(place / "record.json", damaged)
     recipe = _read(place / "recipe.json", damaged) or (record or {}).get("recipe")

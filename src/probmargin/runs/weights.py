@@ -77,15 +77,18 @@ def adopt(model: nn.Module, weights: Weights) -> None:
     model.load_state_dict({**own, **fitting})
 
 
-def with_weights(model: nn.Module, path: Path, name: str, *, new_head: bool = False) -> nn.Module:
+def with_weights(model: nn.Module, path: Path, name: str, *, new_head: bool | None = None) -> nn.Module:
     """The model with the weights of a file, inside the normalisation that comes with them.
 
-    With `new_head`, a last layer for another number of classes is left as the model has it.
+    With `new_head`, a last layer for another number of classes is left as the model has it; None is where a new one
+    makes no sense, since nothing will train it.
     """
     weights = load_weights(path)
     model, target = _around(model, weights)
     fit = compare(target, weights)
     is_head = _is_head(fit, target, weights)
+    if is_head and new_head is None:
+        raise UsageError(f"{path} is for another number of classes ({fit.short()}): give data with its classes")
     if not fit.is_exact and not (new_head and is_head):
         hint = "--new-head starts its last layer afresh for other classes" if is_head else "name its own model"
         raise UsageError(f"{path} does not fit {name}: {fit.short()}; {hint}, or see: probmargin import --help")

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from probmargin.core.errors import UsageError
+from probmargin.core.shell import typed
 from probmargin.engine.checkpoints import Checkpoint
 from probmargin.engine.files import append_json_line, write_json, written_aside
 from probmargin.methods.method import Method
@@ -67,7 +68,7 @@ class Beginning:
         if found:
             raise UsageError(f"{run.path} is another run: {'; '.join(found)}; choose another --out")
         if origin is not None and self.fork is None and not run.states():
-            raise UsageError(f"{run.path} has no state yet; give --fork {origin['run']}@{origin['epoch']} again")
+            raise UsageError(f"{run.path} has no state yet; give --fork DIR/{origin['run']}@{origin['epoch']} again")
         return bool(run.states())
 
     def _check_foreign(self) -> None:
@@ -77,7 +78,9 @@ class Beginning:
         if kind == "folder" and out.resolve().is_relative_to(Path(place).expanduser().resolve()):
             raise UsageError(f"{out} lies in the data folder {place}, which is left as it is; choose another --out")
         if found := _others(out):
-            raise UsageError(f"{out} holds {found[0]} but no run; name a new folder with --out, such as {out / 'run'}")
+            raise UsageError(
+                f"{out} holds {found[0]} but no run; name a new folder with --out, such as {typed(out / 'run')}"
+            )
 
     def _write(self) -> None:
         """Write what a new run's folder begins with; the record first, since it makes the folder this run's."""

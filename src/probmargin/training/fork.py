@@ -34,8 +34,10 @@ class Fork:
 def parse_fork(text: str) -> Fork:
     """Read RUN@EPOCH: the state after so many epochs of the run in a folder."""
     folder, at, number = text.rpartition("@")
-    if not at or not folder or not number.isdigit():
+    if not at or not folder or not number.isdecimal():
         raise UsageError(f"--fork takes RUN@EPOCH, such as runs/a@74, not {text!r}")
+    if int(number) == 0:
+        raise UsageError("a run has learnt nothing after 0 epochs: leave out --fork, or name an epoch from 1 on")
     return Fork(open_run(folder), int(number))
 
 
@@ -65,8 +67,8 @@ def load_fork(fork: Fork) -> Checkpoint:
     if not fork.state_path.with_suffix(".json").exists():
         kept = ", ".join(path.name.removeprefix("state-").lstrip("0") or "0" for path in fork.run.states())
         raise UsageError(
-            f"{fork.run.path} has not kept its state after {fork.epochs} epochs (it has {kept or 'none'}); train it "
-            f"with --keep-epochs {fork.epochs}"
+            f"{fork.run.path} has not kept its state after {fork.epochs} epochs (it has {kept or 'none'}); fork it at "
+            f"one it has, or train it into another --out with --keep-epochs {fork.epochs}"
         )
     return checkpoints.load(fork.state_path)
 
@@ -96,7 +98,8 @@ def _best_so_far(rows: list[dict[str, Any]], validation: Validation | None, fork
             continue
         if row.get("validation") is None:
             raise UsageError(
-                f"{fork.run.path} was not validated after epoch {row['epoch'] + 1}; give it the same --validation-every"
+                f"{fork.run.path} was not validated after epoch {row['epoch'] + 1}; train it into another --out "
+                "with the same --validation-every"
             )
         best, _ = validation.update(best, row["validation"], row["epoch"] + 1)
     return best
@@ -111,7 +114,8 @@ def _adopt_best(fork: Fork, run: Run, epochs: int) -> None:
                 checkpoints.save(best_path(run), saved)
                 return
     raise UsageError(
-        f"{fork.run.path} has not kept its best state, after {epochs} epochs; train it with --keep-epochs {epochs}"
+        f"{fork.run.path} has not kept its best state, after {epochs} epochs; train it into another --out with "
+        f"--keep-epochs {epochs}"
     )
 
 

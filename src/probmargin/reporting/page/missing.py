@@ -120,6 +120,8 @@ def train_command(report: RunReport, out: str, *options: str) -> str:
         return ""
     words = ["train", "--recipe", str(folder.path / "recipe.json"), "--data", data, "--model", model]
     words += ["--seed", str(record.get("seed", 1)), *_data_dir(report)]
+    _, height, width = record.get("image_shape") or (0, 0, 1)
+    words += ["--image-size", str(height)] if data.startswith("folder:") and height == width else []
     words += ["--validation", str(record["validation"])] if record.get("validation") else []
     words += ["--label-noise", str(record["label_noise"])] if record.get("label_noise") else []
     words += ["--normalize"] if (record.get("model_settings") or {}).get("mean_std") else []
