@@ -44,8 +44,8 @@ OPTIONS = {
     "merge": "--help",
     "audit": "--surrogate --model --checkpoint --data --data-dir --download --image-size --num-examples --norm --eps "
     "--seed --device --out --help",
-    "reproduce": "--trials --only --data-dir --download --scale --executor --address --gpus-per-run --dry-run --render --out "
-    "--keep-records --aa-examples --device --help",
+    "reproduce": "--trials --only --data-dir --download --scale --executor --address --gpus-per-run --dry-run --render "
+    "--out --keep-records --aa-examples --device --help",
     "inspect": "--top --json --measure-lps --data-dir --device --help",
     "demo": "--out --seed --help",
     "list": "--help",

@@ -1,0 +1,214 @@
+"""Advice that is given can be followed: each test does what the line it got says."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from program import Program, program as program
+from torch import nn
+from trained_run import trained as trained
+
+from probmargin.experiments import demo, local, reproduce
+from probmargin.models.build import build_model
+from probmargin.runs.run import open_run
+from probmargin.training.loop import Interrupted
+
+QUICK = ("--epochs", "2", "--set", "attack.num_steps=1", "--device", "cpu", "--model", "small-cnn")
+
+
+def pictures(root: Path, *classes: str, size: int = 8, count: int = 5) -> None:
+    draw = np.random.default_rng(0)
+    for label, name in enumerate(classes):
+        (root / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = draw.integers(0, 60, (size, size), dtype=np.uint8) + np.uint8(60 * label)
+            Image.fromarray(pixels).save(root / name / f"{number}.png")
+
+
+def advised(text: str, after: str) -> list[str]:
+    """The words of a command that a line shows, as a shell would split them."""
+    return shlex.split(text.rpartition(after)[2].splitlines()[0])
+
+
+@pytest.fixture
+def spaced(program: Program, trained: Path) -> Path:
+    """A run in a folder with a blank and a quote in its name."""
+    return Path(shutil.copytree(trained, "it's my run"))
+
+
+def test_a_command_that_train_shows_can_be_pasted(program: Program) -> None:
+    pictures(Path("my pictures"), "cat", "dog")
+    said = program("train", "--data", "folder:my pictures", "--method", "at", "--out", "my runs/a", *QUICK).out
+    words = advised(said, "judge it with: probmargin ")
+    assert words == ["evaluate", "my runs/a"]
+    assert program(*words, "--attacks", "nat").code == 0
+
+
+def test_a_command_for_shards_can_be_pasted(program: Program, spaced: Path) -> None:
+    refused = program("merge", str(spaced)).err
+    words = advised(refused, "make them with: probmargin ")
+    assert words[:4] == ["evaluate", str(spaced), "--shard", "1/2,"]
+
+
+def test_a_command_for_dynamics_can_be_pasted(program: Program, spaced: Path) -> None:
+    words = advised(program("inspect", str(spaced)).err, "with probmargin ")
+    assert words[-2:] == ["--out", f"{spaced}-dynamics"]
+    assert program(*words, "--device", "cpu").code == 0
+    assert program("inspect", f"{spaced}-dynamics").code == 0
+
+
+def test_that_command_keeps_the_size_of_pictures(program: Program) -> None:
+    pictures(Path("pictures"), "cat", "dog", size=20)
+    made = ("train", "--data", "folder:pictures", "--image-size", "12", "--method", "at", "--out", "run", *QUICK)
+    assert program(*made).code == 0
+    words = advised(program("inspect", "run").err, "with probmargin ")
+    assert words[words.index("--image-size") + 1] == "12"
+
+
+def test_commands_on_a_card_and_after_an_import_can_be_pasted(program: Program, spaced: Path) -> None:
+    assert program("export", str(spaced), "--format", "safetensors", "-o", "my m.safetensors").code == 0
+    card = json.loads(Path("my m.safetensors.card.json").read_text(encoding="utf-8"))
+    words = advised(card["not_measured"][0], "test set: probmargin ")
+    assert words == ["evaluate", str(spaced), "--attacks", "nat"]
+    assert program(*words).code == 0
+    torch.save(build_model("resnet18", num_classes=10, in_channels=3).state_dict(), "theirs.pt")
+    took = ("import", "theirs.pt", "--layout", "awp", "--model", "resnet18", "-o", "my w.safetensors")
+    said = program(*took)
+    assert advised(said.out, "judge it with: probmargin ")[3:5] == ["--checkpoint", "my w.safetensors"], said
+
+
+def test_other_data_for_a_changed_folder_can_be_pasted(program: Program) -> None:
+    pictures(Path("my pictures"), "cat", "dog")
+    program("train", "--data", "folder:my pictures", "--method", "at", "--out", "run", *QUICK)
+    shutil.copy("my pictures/cat/0.png", "my pictures/cat/new.png")
+    words = advised(program("evaluate", "run", "--attacks", "nat").err, "as other data with ")
+    assert words == ["--data", "folder:my pictures", "--out", "FILE"]
+    assert program("evaluate", "run", "--attacks", "nat", *words).code == 0
+
+
+def test_a_runs_folder_as_a_checkpoint(program: Program, spaced: Path) -> None:
+    told = ("--model", "small-cnn", "--data", "digits", "--checkpoint")
+    for command in (("evaluate", "--attacks", "nat"), ("audit", "--num-examples", "8"), ("train", "--out", "new")):
+        program.refuses(f"{spaced} is a run's folder", *command, *told, str(spaced))
+    words = advised(program("evaluate", *told, str(spaced)).err, "weights, ")
+    assert program("evaluate", "--attacks", "nat", *told[:-1], *words).code == 0
+    Path("empty").mkdir()
+    program.refuses("there is no checkpoint file empty", "evaluate", *told, "empty")
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module._orig_mod.", "_orig_mod.module."])
+def test_weights_of_compiled_models_simply_load(program: Program, spaced: Path, prefix: str) -> None:
+    model = open_run(spaced).model
+    torch.save({f"{prefix}{name}": tensor for name, tensor in model.state_dict().items()}, "compiled.pt")
+    told = ("--model", "small-cnn", "--data", "digits", "--attacks", "nat", "--device", "cpu")
+    result = program("evaluate", *told, "--checkpoint", "compiled.pt")
+    assert result.code == 0, result.err
+    own = program("evaluate", str(spaced), "--attacks", "nat", "--device", "cpu")
+    assert result.out.split("nat: ")[1].split(" (")[0] == own.out.split("nat: ")[1].split(" (")[0]
+
+
+def test_what_torch_compile_saves_has_the_name_that_is_taken_off() -> None:
+    compiled = torch.compile(nn.Sequential(nn.Linear(2, 2)), backend="eager")
+    assert isinstance(compiled, nn.Module)
+    assert list(compiled.state_dict()) == ["_orig_mod.0.weight", "_orig_mod.0.bias"]
+
+
+def test_no_new_head_where_nothing_trains_it(program: Program, spaced: Path) -> None:
+    pictures(Path("pictures"), "cat", "dog")
+    program("export", str(spaced), "--format", "safetensors", "-o", "m.safetensors")
+    told = ("--model", "small-cnn", "--data", "folder:pictures", "--checkpoint", "m.safetensors")
+    for command in ("evaluate", "audit"):
+        program.refuses("is for another number of classes", command, *told)
+        assert "--new-head" not in program(command, *told).err
+    assert program("train", "--method", "at", "--out", "new", *told, "--new-head", *QUICK[:-2]).code == 0
+
+
+def test_forks_that_cannot_be(program: Program, trained: Path) -> None:
+    told = ("train", "--out", "new", "--data", "digits", "--method", "at", "--seed", "0", "--model", "small-cnn")
+    same = ("--device", "cpu", "--set", "attack.eps=0.05", "--set", "attack.num_steps=2", "--epochs", "2")
+    shutil.copytree(trained, "run")
+    Path("run/checkpoints/state-0001.json").unlink()
+    program.refuses("leave out --fork, or name an epoch from 1 on", *told, *same, "--fork", "run@0")
+    program.refuses("--fork takes RUN@EPOCH", *told, *same, "--fork", "run@\u00b2")
+    program.refuses("(it has 2); fork it at one it has, or train it", *told, *same, "--fork", "run@1")
+    again = [word if word != "new" else "again" for word in told]
+    assert program(*again, *same, "--keep-epochs", "1").code == 0
+    assert program(*told, *same, "--fork", "again@1").code == 0
+
+
+def test_pictures_of_another_size_for_a_model_from_elsewhere(program: Program) -> None:
+    pictures(Path("pictures"), "cat", "dog", size=20)
+    made = ("--data", "folder:pictures", "--image-size", "12", "--model", "small-cnn")
+    assert program("train", *made, "--method", "at", "--out", "run", *QUICK[:-2]).code == 0
+    assert program("export", "run", "--format", "safetensors", "-o", "m.safetensors").code == 0
+    told = (*made, "--checkpoint", "m.safetensors", "--device", "cpu")
+    judged = program("evaluate", *told, "--attacks", "nat", "--out", "o.json")
+    assert judged.code == 0, judged.err
+    own = program("evaluate", "run", "--attacks", "nat", "--device", "cpu")
+    assert judged.out.split("nat: ")[1].split(" (")[0] == own.out.split("nat: ")[1].split(" (")[0]
+    assert '"data_fingerprint": "' + open_run("run").record["data_fingerprint"] in Path("o.json").read_text()
+    assert program("audit", *told, "--num-examples", "2").code == 0
+    for command in ("evaluate", "audit"):
+        program.refuses("leave out --image-size", command, "run", "--image-size", "12")
+
+
+def test_classes_that_stand_for_something_else(program: Program) -> None:
+    pictures(Path("own"), "cat", "dog")
+    pictures(Path("other"), "cat", "eel")
+    program("train", "--data", "folder:own", "--method", "at", "--out", "run", *QUICK)
+    asked = ("evaluate", "run", "--attacks", "nat", "--out", "o.json", "--data")
+    words = "class 1 of folder:other is 'eel', of run 'dog'; name its classes as the run does, in this order (cat, dog)"
+    program.refuses(words, *asked, "folder:other")
+    program.refuses("class 1 of folder:other is 'eel'", "audit", "run", "--out", "a.json", "--data", "folder:other")
+    pixels, labels = np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 1, 0, 1])
+    arrays: dict[str, Any] = {"x_train": pixels, "y_train": labels, "x_test": pixels, "y_test": labels}
+    np.savez("turned.npz", **arrays, classes=np.array(["dog", "cat"]))
+    program.refuses("class 0 of npz:turned.npz is 'dog', of run 'cat'", *asked, "npz:turned.npz")
+    np.savez("same.npz", **arrays, classes=np.array(["cat", "dog"]))
+    np.savez("numbered.npz", **arrays)
+    for name in ("same", "numbered"):
+        assert program(*asked, f"npz:{name}.npz").code == 0
+    Path("other/eel").rename("other/dog")
+    assert program(*asked, "folder:other").code == 0
+
+
+def test_data_that_is_not_there_is_refused_once(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "attempt", lambda *_: pytest.fail("a run was begun"))
+    only = ("reproduce", "table2", "--only", "at", "--trials", "1")
+    program.refuses("cifar10 needs a folder with its files: pass --data-dir DIR", *only)
+    Path("data").mkdir()
+    words = "neither cifar-10-batches-py/ nor cifar-10-python.tar.gz is in data"
+    program.refuses(words, *only, "--data-dir", "data")
+    asked = []
+    monkeypatch.setattr(reproduce, "load", lambda *where, download: asked.append((*where, download)))
+    monkeypatch.setattr(reproduce, "_start", lambda *_: None)
+    program(*only, "--data-dir", "data", "--download")
+    assert asked == [("cifar10", Path("data"), True)]
+
+
+@pytest.mark.parametrize("stop", [Interrupted("state saved; go on with --resume"), KeyboardInterrupt()])
+def test_an_interrupted_reproduction_goes_on_by_the_same_command(
+    program: Program, monkeypatch: pytest.MonkeyPatch, stop: BaseException
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise stop
+
+    monkeypatch.setattr(local, "attempt", interrupted)
+    result = program("reproduce", "table2", "--scale", "smoke", "--device", "cpu")
+    assert result.code == 130
+    assert result.err == f"probmargin: {local.AGAIN}\n"
+
+
+def test_an_interrupted_demo_is_started_again(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise Interrupted("interrupted; state saved; go on with --resume")
+
+    monkeypatch.setattr(demo, "demo_run", interrupted)
+    result = program("demo")
+    assert (result.code, result.err) == (130, "probmargin: interrupted; start the demo again, it takes a minute\n")
