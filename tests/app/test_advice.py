@@ -212,3 +212,11 @@ def test_an_interrupted_demo_is_started_again(program: Program, monkeypatch: pyt
     monkeypatch.setattr(demo, "demo_run", interrupted)
     result = program("demo")
     assert (result.code, result.err) == (130, "probmargin: interrupted; start the demo again, it takes a minute\n")
+
+
+def test_every_format_is_written_to_a_name_with_a_blank(program: Program, spaced: Path) -> None:
+    """Where the command is run, as one types it: no path from the root."""
+    for kind, name in (("safetensors", "my m.safetensors"), ("torch-export", "my m.pt2"), ("robustbench", "my bundle")):
+        result = program("export", str(spaced), "--format", kind, "-o", name, "--num-examples", "8")
+        assert result.code == 0, result.err
+        assert Path(name).exists()

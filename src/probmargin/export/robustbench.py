@@ -47,7 +47,8 @@ def _built(folder: Path) -> Classifier:
     wrote, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(module)
-        model: Classifier = module.load_model(str(folder / "weights.pt"))
+        # Without a name of its own it takes the file beside it, as its user will.
+        model: Classifier = module.load_model()
     finally:
         sys.dont_write_bytecode = wrote
     return model
