@@ -1,7 +1,6 @@
 """The public functions: tensors in, tensors out; each works without the rest."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from torch import nn
 
 from probmargin.attacks.attack import Attack
 from probmargin.attacks.balls import Norm
+from probmargin.core.arguments import checked
 from probmargin.core.batch import AttackResult, LossTerms
 from probmargin.core.errors import UsageError
 from probmargin.core.losses import logit_margin, probabilistic_margin
@@ -42,6 +42,7 @@ from probmargin.methods.propose import propose
 from probmargin.methods.resolve import resolve
 from probmargin.models.checks import check_gradient, check_is_network
 from probmargin.runs.run import Run as StoredRun, open_run
+from probmargin.runs.trained import Run
 from probmargin.training.drop_in import loss_recipe, recipe_loss
 from probmargin.training.names import catalogue
 from probmargin.training.progress import Reporter
@@ -81,6 +82,7 @@ __all__ = [
 ]
 
 
+@checked
 def mail_loss(
     model: nn.Module,
     x: Images,
@@ -108,18 +110,7 @@ def mail_loss(
     return recipe_loss(model, x, labels, recipe, seed)
 
 
-@dataclass(frozen=True)
-class Run(StoredRun):
-    """A run that has just been trained: its folder, and the model in memory."""
-
-    trained: nn.Module
-
-    @property
-    def model(self) -> nn.Module:
-        """The trained network in eval mode."""
-        return self.trained
-
-
+@checked
 def train(
     method: str | Method = "mail-trades",
     *,
@@ -205,6 +196,7 @@ def train(
     return Run(run.path, trained)
 
 
+@checked
 def evaluate(
     model: nn.Module,
     data: tuple[Array, Array],
@@ -239,6 +231,7 @@ def evaluate(
     return evaluate_model(on_device, images, labels.long().to(chosen), attacks=attacks, settings=settings)
 
 
+@checked
 def export(
     run: str | Path | StoredRun,
     out: str | Path,
@@ -269,11 +262,13 @@ def export(
     return export_run(request, log)
 
 
+@checked
 def load_model(path: str | Path, model: str | None = None) -> nn.Module:
     """The network of a safetensors file that `export` wrote, in eval mode; one's own is named by `model` as well."""
     return load_exported(Path(path), model)
 
 
+@checked
 def import_weights(
     weights: str | Path,
     out: str | Path,

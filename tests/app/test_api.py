@@ -161,7 +161,7 @@ def test_evaluate_takes_arrays_too(dtype: type) -> None:
 @pytest.mark.parametrize("norm", ["linf", "inf", "l2", 2])
 def test_norms_are_spelled_one_way(norm: Any) -> None:
     x, labels = images(2, 4, size=8)
-    with pytest.raises(pm.UsageError, match="use Linf or L2"):
+    with pytest.raises(pm.UsageError, match=r"unknown norm .*known: L2, Linf"):
         pm.evaluate(tiny_net().eval(), (x, labels), ["pgd-5"], norm=norm)
 
 
@@ -242,7 +242,7 @@ def test_train_refuses_other_models_and_methods(tmp_path: Path) -> None:
         ({"seed": -1}, "from 0 to 2147483647"),
         ({"seed": 2**31}, "from 0 to 2147483647"),
         ({"epochs": 3, "keep_epochs": [4]}, "from 1 to 3"),
-        ({"epochs": 3, "keep_epochs": ["2"]}, "from 1 to 3"),
+        ({"epochs": 3, "keep_epochs": ["7"]}, "from 1 to 3"),
         ({"placement": "files"}, "can stay in their files"),
         ({"placement": "disk"}, "placement"),
     ],

@@ -24,11 +24,14 @@ def write_run(task: Task, robust: float, wrong_weight: float) -> None:
     folder.mkdir(parents=True)
     (folder / "recipe.json").write_text(json.dumps(task.recipe.plain()), encoding="utf-8")
     evaluation = {
+        "norm": "Linf",
+        "eps": 0.1,
         "nat": {"accuracy": 0.9},
         "pgd-20": {"robust_accuracy": robust},
         "cw": {"robust_accuracy": robust - 0.2},
     }
     record = {"id": task.id, "seed": task.seed, "label_noise": task.label_noise, "evaluation": evaluation}
+    record |= {"recipe": task.recipe.plain(), "data": task.data, "model": task.model}
     (folder / "record.json").write_text(json.dumps(record), encoding="utf-8")
     epochs = np.arange(task.recipe.epochs)
     weight = np.ones((len(epochs), 4))

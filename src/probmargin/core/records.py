@@ -7,15 +7,24 @@ import dataclasses
 import hashlib
 import json
 import math
+import sys
 import types
 import typing
-from collections.abc import Mapping
-from typing import Any, Literal, Union
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union
 
 from probmargin.core.errors import UsageError, unknown_name
 
 Plain = Any
 """JSON's own types: dict, list, str, int, float, bool, None."""
+
+Unbounded = Annotated[float, "may be infinite"]
+"""A number that may be infinite; a plain float must be finite."""
+
+_SHOWN = 80
+"""Letters of a wrong value that an error repeats."""
+_WORDS: dict[Any, str] = {str: "text", Path: "a Path"}
 
 
 def parse_number(text: str) -> float:
@@ -65,35 +74,59 @@ def coerce(value: Plain, kind: Any, path: str) -> Any:
     >>> coerce("8/255", float, "attack.eps"), coerce([74, 89], tuple[int, ...], "lr_milestones")
     (0.031372, (74, 89))
     """
-    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
-        value = value.item()
+    value = _plain_scalar(value)
     origin = typing.get_origin(kind)
     if kind is Any:
         return value
+    if origin is Annotated:
+        return _coerce_number(value, float, path, unbounded=kind is Unbounded)
     if origin is Literal:
         return _coerce_literal(value, kind, path)
     if origin in (Union, types.UnionType):
         return _coerce_union(value, kind, path)
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         return _coerce_tuple(value, kind, path)
-    if origin in (dict, Mapping) or typing.get_origin(kind) is Mapping:
-        return dict(value)
+    if origin in (dict, Mapping):
+        return _coerce_mapping(value, path)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return value if isinstance(value, kind) else build(kind, value, path)
     return _coerce_scalar(value, kind, path)
 
 
+def _plain_scalar(value: Any) -> Any:
+    """A number of numpy's or torch's as Python's own."""
+    is_foreign = type(value).__module__.partition(".")[0] in ("numpy", "torch")
+    return value.item() if is_foreign and getattr(value, "ndim", 1) == 0 else value
+
+
+def _shown(value: Any) -> str:
+    """A value in an error's one line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _coerce_mapping(value: Plain, path: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{path} takes names with values such as {{'lr': 0.1}}, not {_shown(value)}")
+    for name in value:
+        if not isinstance(name, str):
+            raise UsageError(f"{path} takes names as text, not {_shown(name)}")
+    return dict(value)
+
+
 def _coerce_literal(value: Plain, kind: Any, path: str) -> Any:
     known = typing.get_args(kind)
-    if value not in known:
-        raise unknown_name(path, str(value), map(str, known))
+    if not isinstance(value, Hashable) or value not in known:
+        raise unknown_name(path, _shown(value).strip("'"), map(str, known))
     return value
 
 
 def _coerce_union(value: Plain, kind: Any, path: str) -> Any:
     members = typing.get_args(kind)
-    if type(None) in members and (value is None or value in ("none", "null")):
+    if type(None) in members and (value is None or (isinstance(value, str) and value in ("none", "null"))):
         return None
+    if {str, Path} <= set(members) and not isinstance(value, str | Path):
+        raise UsageError(f"{path} takes a path, as text or a Path, not {_shown(value)}")
     errors = []
     for member in members:
         if member is type(None):
@@ -108,9 +141,12 @@ def _coerce_union(value: Plain, kind: Any, path: str) -> Any:
 def _coerce_tuple(value: Plain, kind: Any, path: str) -> tuple[Any, ...]:
     if isinstance(value, str):
         value = [part for part in value.strip("[]() ").split(",") if part.strip()]
-    if not isinstance(value, list | tuple):
-        raise UsageError(f"{path} takes a list such as 74,89, not {value!r}")
+    if type(value).__module__.partition(".")[0] in ("numpy", "torch") and getattr(value, "ndim", 0) == 1:
+        value = value.tolist()
     member = typing.get_args(kind)[0]
+    if not isinstance(value, list | tuple | range):
+        example = "['nat', 'pgd-20']" if member is str else "74,89"
+        raise UsageError(f"{path} takes a list such as {example}, not {_shown(value)}")
     return tuple(coerce(item.strip() if isinstance(item, str) else item, member, path) for item in value)
 
 
@@ -119,7 +155,7 @@ def _coerce_scalar(value: Plain, kind: Any, path: str) -> Any:
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
         if not isinstance(value, bool):
-            raise UsageError(f"{path} takes true or false, not {value!r}")
+            raise UsageError(f"{path} takes true or false, not {_shown(value)}")
         return value
     if kind in (int, float):
         return _coerce_number(value, kind, path)
@@ -127,26 +163,28 @@ def _coerce_scalar(value: Plain, kind: Any, path: str) -> Any:
         return value
     if isinstance(kind, type) and isinstance(value, kind):
         return value
-    raise UsageError(f"{path} takes {getattr(kind, '__name__', kind)}, not {value!r}")
+    raise UsageError(f"{path} takes {_WORDS.get(kind) or getattr(kind, '__name__', kind)}, not {_shown(value)}")
 
 
-def _coerce_number(value: Plain, kind: type, path: str) -> float:
+def _coerce_number(value: Plain, kind: type, path: str, *, unbounded: bool = False) -> float:
     try:
         number = parse_number(value) if isinstance(value, str) else value
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     if isinstance(number, bool) or not isinstance(number, int | float):
-        raise UsageError(f"{path} takes a number, not {value!r}")
+        raise UsageError(f"{path} takes a number, not {_shown(value)}")
+    if not (abs(number) <= sys.float_info.max or (unbounded and abs(number) == math.inf)):
+        raise UsageError(f"{path} takes a finite number, not {_shown(value)}")
     if kind is int and number != int(number):
-        raise UsageError(f"{path} takes a whole number, not {value!r}")
+        raise UsageError(f"{path} takes a whole number, not {_shown(value)}")
     return kind(number)  # type: ignore[no-any-return]
 
 
 def build(cls: type, plain: Plain, path: str) -> Any:
     """Build a frozen dataclass from plain data, checking names and types of its fields."""
     if not isinstance(plain, Mapping):
-        raise UsageError(f"{path} takes an object with the fields of {cls.__name__}, not {plain!r}")
-    hints = typing.get_type_hints(cls)
+        raise UsageError(f"{path} takes an object with the fields of {cls.__name__}, not {_shown(plain)}")
+    hints = typing.get_type_hints(cls, include_extras=True)
     known = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
     settings = {}
     for key, value in plain.items():

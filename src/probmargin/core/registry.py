@@ -63,7 +63,7 @@ class Registry(Generic[T]):
                 f"{path or self.family} takes an object with a name: give one of {', '.join(self.names())}"
             )
         fields = {key: value for key, value in plain.items() if key != "name"}
-        component: T = build(self.get(plain["name"]), fields, path or self.family)
+        component: T = build(self.get(str(plain["name"])), fields, path or self.family)
         return component
 
     def spec(self, component: T) -> Plain:

@@ -12,7 +12,7 @@ from probmargin.data.loader import load
 Arrays: TypeAlias = tuple[Any, Any]
 """Images and labels, as arrays or tensors."""
 
-Given: TypeAlias = str | DataSet | tuple[Arrays, Arrays] | tuple[Dataset[Any], Dataset[Any]]
+Given: TypeAlias = str | Path | DataSet | tuple[Arrays, Arrays] | tuple[Dataset[Any], Dataset[Any]]
 
 _KINDS = "a name such as 'cifar10', a DataSet, ((x, y), (x_test, y_test)), or two torch data sets (train, test)"
 
@@ -23,8 +23,8 @@ def as_data_set(
     """Make a DataSet of what was given, or say what can be given."""
     if isinstance(data, DataSet):
         return data
-    if isinstance(data, str):
-        return load(data, Path(data_dir) if data_dir else None, download=download, in_files=in_files)
+    if isinstance(data, str | Path):
+        return load(data, data_dir or None, download=download, in_files=in_files)
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise UsageError(f"data is given as {type(data).__name__}: pass {_KINDS}")
     if any(isinstance(part, DataLoader) for part in data):

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from probmargin.core.arguments import checked
 from probmargin.core.errors import UsageError, unknown_name
 from probmargin.data.cifar import load_cifar
 from probmargin.data.dataset import DataSet
@@ -23,9 +24,10 @@ DESCRIPTIONS: dict[str, str] = {
 }
 
 
+@checked
 def load(
-    spec: str,
-    data_dir: Path | None = None,
+    spec: str | Path,
+    data_dir: str | Path | None = None,
     *,
     download: bool = False,
     image_size: int | None = None,
@@ -34,8 +36,10 @@ def load(
     """Load digits, cifar10, cifar100, svhn, folder:PATH or npz:FILE.
 
     CIFAR and SVHN are read from `data_dir`, or else from the folder that PROBMARGIN_DATA names; only with
-    `download` are they fetched into it when missing. `image_size` and `in_files` are for folder:PATH.
+    `download` are they fetched into it when missing. `image_size` and `in_files` are for folder:PATH. A Path is that
+    of a folder or of an .npz file.
     """
+    spec = spec if isinstance(spec, str) else f"{'npz' if spec.suffix == '.npz' else 'folder'}:{spec}"
     kind, colon, place = spec.partition(":")
     if kind in ("folder", "npz"):
         if not place:
@@ -55,7 +59,7 @@ def load(
     return load_svhn(where, download=download) if kind == "svhn" else load_cifar(kind, where, download=download)
 
 
-def _data_dir(spec: str, data_dir: Path | None, download: bool) -> Path:
+def _data_dir(spec: str, data_dir: str | Path | None, download: bool) -> Path:
     """Resolve where the authors' files are; a download may still have to create the folder."""
     named = data_dir if data_dir is not None else os.environ.get(DATA_DIR_VARIABLE)
     if not named:

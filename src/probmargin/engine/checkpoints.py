@@ -6,6 +6,7 @@ import json
 import os
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from probmargin.core.errors import UsageError
+from probmargin.core.shapes import misfit
 from probmargin.core.shell import typed
 from probmargin.engine.files import write_json, written_aside
 
@@ -76,11 +78,13 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
     write_json(path.with_suffix(".json"), {**checkpoint.facts, "sha256": checksum})
 
 
-def load(path: Path) -> Checkpoint:
-    """Read a checkpoint and check it; a damaged one is an error that says so."""
+def load(path: Path, shape: Callable[[Any], str] | None = None) -> Checkpoint:
+    """Read a checkpoint and check it; a damaged one is an error that says so. `shape` says what its facts lack."""
     tensors_path, facts_path = path.with_suffix(".safetensors"), path.with_suffix(".json")
     try:
         facts = json.loads(facts_path.read_text(encoding="utf-8"))
+        if why := misfit(facts, dict[str, Any]) or (shape(facts) if shape else ""):
+            raise UsageError(f"checkpoint {facts_path} is damaged: {why}; choose another state")
         if _checksum(tensors_path) != facts.pop("sha256", None):
             raise UsageError(f"checkpoint {tensors_path} is damaged: its checksum differs; choose another state")
         return Checkpoint(load_file(tensors_path), facts)
@@ -88,7 +92,7 @@ def load(path: Path) -> Checkpoint:
         raise UsageError(
             f"checkpoint {path} is not complete: {error.filename} is missing; choose another state"
         ) from None
-    except (json.JSONDecodeError, SafetensorError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, SafetensorError) as error:
         raise UsageError(f"checkpoint {path} is damaged: {error}; choose another state") from None
 
 

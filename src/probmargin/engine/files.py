@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from probmargin.core.errors import UsageError
+from probmargin.core.shapes import misfit
 
 
 @contextmanager
@@ -122,8 +123,16 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}; check its name") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is damaged ({error}); make it again") from None
+
+
+def read_json_object(path: Path, shape: Callable[[Any], str] | None = None) -> dict[str, Any]:
+    """Read a JSON file that holds one object; `shape` says what else is wrong with it, "" for nothing."""
+    plain = read_json(path)
+    if why := misfit(plain, dict[str, Any]) or (shape(plain) if shape else ""):
+        raise UsageError(f"{path} is damaged ({why}); bring back a copy of it, or make it again")
+    return dict(plain)
 
 
 def append_json_line(path: Path, plain: Any) -> None:
@@ -134,14 +143,19 @@ def append_json_line(path: Path, plain: Any) -> None:
         os.fsync(file.fileno())
 
 
-def read_json_lines(path: Path) -> list[Any]:
+def read_json_lines(path: Path, shape: Callable[[Any], str]) -> list[dict[str, Any]]:
     """Read a file of JSON lines; a last line cut short by a crash is left out."""
-    if not path.exists():
-        return []
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+            row = json.loads(line)
+            why = shape(row)
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                break
+            why = str(error)
+        if why:
+            raise UsageError(f"{path} is damaged in line {number} ({why}); repair or delete that line")
+        rows.append(row)
     return rows

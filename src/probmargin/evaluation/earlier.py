@@ -9,7 +9,7 @@ import numpy as np
 
 from probmargin.core.errors import UsageError
 from probmargin.core.records import canonical_hash
-from probmargin.engine.files import read_json
+from probmargin.engine.files import read_json_object
 from probmargin.evaluation.verdicts import Array, EntryVerdicts, Verdicts
 
 CONDITIONS = ("protocol", "norm", "eps", "seed", "weights", "data_fingerprint")
@@ -59,7 +59,7 @@ def kept_line(asked: Mapping[str, Any], together: Mapping[str, Any]) -> str:
 def replaced_line(path: Path, results: Mapping[str, Any]) -> str:
     """What a file of results held that it will not hold any more, and why; empty where nothing is lost."""
     try:
-        before = read_json(path) if path.exists() else {}
+        before = read_json_object(path) if path.exists() else {}
     except UsageError:
         return ""
     names = [name for name, entry in before.items() if isinstance(entry, dict) and "attack" in entry]

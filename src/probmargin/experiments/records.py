@@ -1,13 +1,13 @@
 """Records on disk: those of finished runs, those kept beside them, and why a run failed."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from probmargin.core.errors import UsageError
 from probmargin.core.records import canonical_hash
-from probmargin.engine.files import write_json, written_aside
+from probmargin.engine.files import holds_json, read_json_object, write_json, written_aside
+from probmargin.engine.shapes import misfit_record
 from probmargin.methods.plain import from_plain
 
 Record = dict[str, Any]
@@ -24,12 +24,9 @@ def read_records(folders: Iterable[Path]) -> list[Record]:
 
 def _read(path: Path) -> Record | None:
     """A run's record; None for a file that is something else, such as the record of a benchmark."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError):
+    if path.name != "record.json" and not holds_json(path, "recipe", "seed"):
         return None
-    if not isinstance(record, dict) or not isinstance(record.get("recipe"), dict) or "seed" not in record:
-        return None
+    record = read_json_object(path, misfit_record)
     if record.get("recipe_hash") == canonical_hash(record["recipe"]):
         _complete(record)
     return record

@@ -12,7 +12,8 @@ from probmargin.attacks.balls import Norm
 from probmargin.core.errors import UsageError
 from probmargin.core.shell import typed
 from probmargin.data.dataset import DataSet
-from probmargin.engine.files import read_json
+from probmargin.engine.files import read_json_object
+from probmargin.engine.shapes import misfit_evaluation
 from probmargin.evaluation.parts import weights_hash
 from probmargin.evaluation.run_data import data_of
 from probmargin.methods.method import Method
@@ -104,7 +105,7 @@ def _evaluation(run: Run, model: nn.Module, log: Log) -> dict[str, Any] | None:
     """The run's evaluation, unless it is of other weights than these."""
     if not run.evaluation_path.exists():
         return None
-    found: dict[str, Any] = read_json(run.evaluation_path)
+    found = read_json_object(run.evaluation_path, misfit_evaluation)
     judged = found.get("weights")
     if judged is not None and judged != weights_hash(model):
         log(f"{run.evaluation_path} is of an earlier state and is left out; probmargin evaluate {typed(run.path)}")

@@ -5,7 +5,9 @@ from typing import Any
 import torch  # noqa: F401 - the examples use it
 
 from probmargin.attacks.attack import ATTACKS, Attack
+from probmargin.core.arguments import checked
 from probmargin.core.batch import BatchView, LossTerms
+from probmargin.core.records import Unbounded
 from probmargin.core.types import Labels, Logits, PerExample
 from probmargin.objectives.at import AT
 from probmargin.objectives.mart import Mart
@@ -17,6 +19,7 @@ from probmargin.weights.step import Step
 from probmargin.weights.weight import NORMALIZERS
 
 
+@checked
 def sigmoid_weight(margin: PerExample, slope: float = 10.0, bias: float = -0.5) -> PerExample:
     """1 / (1 + exp(slope * (margin - bias))).
 
@@ -26,6 +29,7 @@ def sigmoid_weight(margin: PerExample, slope: float = 10.0, bias: float = -0.5) 
     return Sigmoid(slope=slope, bias=bias)(margin)
 
 
+@checked
 def hinge_weight(margin: PerExample, slope: float = 2.0, bias: float = 0.0, as_printed: bool = False) -> PerExample:
     """max(0, slope * (bias - margin)); with `as_printed` the paper's rising form max(0, slope * (margin - bias)).
 
@@ -36,6 +40,7 @@ def hinge_weight(margin: PerExample, slope: float = 2.0, bias: float = 0.0, as_p
     return chosen(margin)
 
 
+@checked
 def step_weight(margin: PerExample, alpha: float = 0.2, bias: float = 0.0) -> PerExample:
     """Alpha where the margin is above the bias, else 1 - alpha.
 
@@ -45,7 +50,8 @@ def step_weight(margin: PerExample, alpha: float = 0.2, bias: float = 0.0) -> Pe
     return Step(alpha=alpha, bias=bias)(margin)
 
 
-def gairat_weight(steps: PerExample, num_steps: int, lam: float) -> PerExample:
+@checked
+def gairat_weight(steps: PerExample, num_steps: int, lam: Unbounded) -> PerExample:
     """GAIRAT's (1 + tanh(lam + 5 (1 - 2 steps / num_steps))) / 2, not normalised.
 
     >>> gairat_weight(torch.tensor([4.0, 10.0]), num_steps=10, lam=-1.0).tolist()
@@ -54,6 +60,7 @@ def gairat_weight(steps: PerExample, num_steps: int, lam: float) -> PerExample:
     return GairatTanh(lam=lam, num_steps=num_steps)(steps)
 
 
+@checked
 def normalize_weights(weight: PerExample, how: str = "mean_one") -> PerExample:
     """Scale a batch of weights: mean_one, sum_one or fixed.
 
@@ -63,6 +70,7 @@ def normalize_weights(weight: PerExample, how: str = "mean_one") -> PerExample:
     return NORMALIZERS.build(how)(weight, reduce=lambda total: total)
 
 
+@checked
 def at_loss(logits_adv: Logits, labels: Labels) -> LossTerms:
     """Cross-entropy of the adversarial images, per example; the weight multiplies all of it.
 
@@ -72,6 +80,7 @@ def at_loss(logits_adv: Logits, labels: Labels) -> LossTerms:
     return AT()(BatchView(labels=labels, logits_adv=logits_adv))
 
 
+@checked
 def trades_loss(logits_nat: Logits, logits_adv: Logits, labels: Labels, beta: float) -> LossTerms:
     """Clean cross-entropy (plain) and beta * KL(p_nat || p_adv) (weighted), per example.
 
@@ -82,6 +91,7 @@ def trades_loss(logits_nat: Logits, logits_adv: Logits, labels: Labels, beta: fl
     return Trades(beta=beta)(BatchView(labels=labels, logits_nat=logits_nat, logits_adv=logits_adv))
 
 
+@checked
 def mart_loss(logits_nat: Logits, logits_adv: Logits, labels: Labels, beta: float) -> LossTerms:
     """Boosted cross-entropy (weighted) and beta times the misclassification-aware divergence (plain), per example.
 
@@ -92,6 +102,7 @@ def mart_loss(logits_nat: Logits, logits_adv: Logits, labels: Labels, beta: floa
     return Mart(beta=beta)(BatchView(labels=labels, logits_nat=logits_nat, logits_adv=logits_adv))
 
 
+@checked
 def attack(name: str, **settings: Any) -> Attack:
     """An attack by name; call it with (model, x, labels) to get an AttackResult.
 

@@ -1,11 +1,12 @@
 """From a name to a resolved recipe: preset, data, model, number of epochs, settings."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from probmargin.core.arguments import checked
 from probmargin.core.errors import UsageError, unknown_name
 from probmargin.core.settings import Augment
 from probmargin.methods import official, paper
@@ -118,6 +119,7 @@ def _scaled_phase(phase: Phase, scaled: Callable[[int], int]) -> Phase:
     return replace(phase, from_epoch=scaled(phase.from_epoch), start_from_epoch=start)
 
 
+@checked
 def resolve(
     method: str | Method = "mail-trades",
     *,
@@ -126,7 +128,7 @@ def resolve(
     model: str = "",
     epochs: int | None = None,
     batch_size: int | None = None,
-    settings: Mapping[str, Any] | Sequence[tuple[str, Any]] = (),
+    settings: Mapping[str, Any] | None = None,
 ) -> Method:
     """Resolve a recipe. `epochs` scales the schedule; `settings`, by path, are taken as they are and win.
 
@@ -144,7 +146,7 @@ def resolve(
         recipe = with_epochs(recipe, epochs)
     if batch_size is not None:
         recipe = replace(recipe, batch_size=batch_size)
-    return with_settings(recipe, dict(settings))
+    return with_settings(recipe, settings or {})
 
 
 def read_recipe(path: Path) -> Method:
@@ -157,4 +159,7 @@ def read_recipe(path: Path) -> Method:
         raise UsageError(f"{path} is not a recipe in JSON ({error}); give the recipe.json of a run") from None
     if not isinstance(plain, dict):
         raise UsageError(f"{path} is not a recipe, which must hold one JSON object; give the recipe.json of a run")
-    return from_plain(plain)
+    try:
+        return from_plain(plain)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None

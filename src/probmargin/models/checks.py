@@ -12,6 +12,7 @@ from probmargin.models.own import failed_at
 
 _CLOSE = 1e-5
 _SAME = 1e-4
+_HALF = (torch.float16, torch.bfloat16)
 
 
 def looks_like_probabilities(logits: Logits) -> bool:
@@ -30,6 +31,25 @@ def check_is_network(model: object) -> None:
         raise UsageError(f"model is the class {model.__name__}: pass an instance, {model.__name__}(...)")
     if not isinstance(model, nn.Module):
         raise UsageError(f"model is given as {type(model).__name__}: pass the network itself, an nn.Module")
+
+
+def as_the_model_computes(x: torch.Tensor, model: nn.Module) -> torch.Tensor:
+    """Images in the precision of the model's parameters; half precision is too coarse for an attack's steps."""
+    own = next((parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), x.dtype)
+    if own in _HALF:
+        raise _is_half(type(model).__name__, own)
+    return x.to(own)
+
+
+def check_is_logits(found: object, count: int, name: str) -> None:
+    """Refuse what is not one row of logits an image."""
+    if not isinstance(found, torch.Tensor) or not found.is_floating_point():
+        raise _not_logits(found, name)
+    if found.ndim != 2 or len(found) != count:
+        raise UsageError(
+            f"model {name} gives an output of shape {tuple(found.shape)} for {count} images; return one tensor of "
+            "logits (B, classes)"
+        )
 
 
 def check_model(model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str) -> None:
@@ -115,7 +135,12 @@ def _images(model: nn.Module, count: int, image_shape: tuple[int, ...]) -> torch
 
 
 def _not_logits(found: object, name: str) -> UsageError:
-    return UsageError(f"model {name} returns {type(found).__name__}; return one tensor of logits (B, classes)")
+    kind = found.dtype if isinstance(found, torch.Tensor) else type(found).__name__
+    return UsageError(f"model {name} returns {kind}; return one tensor of logits (B, classes)")
+
+
+def _is_half(name: str, dtype: torch.dtype) -> UsageError:
+    return UsageError(f"model {name} computes in {dtype}; call .float() on it, since precision is chosen here")
 
 
 def _check_batch_sizes(model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str) -> None:
@@ -154,8 +179,8 @@ def _outputs(
             f"classes, so it must be (2, {num_classes}): give its last layer {num_classes} outputs"
         )
     _check_batch_sizes(model, image_shape, num_classes, name)
-    if first.dtype in (torch.float16, torch.bfloat16):
-        raise UsageError(f"model {name} computes in {first.dtype}; call .float() on it, since precision is chosen here")
+    if first.dtype in _HALF:
+        raise _is_half(name, first.dtype)
     if not bool(first.isfinite().all()):
         bad = next((key for key, value in model.state_dict().items() if not bool(value.isfinite().all())), None)
         where = f"{bad} holds NaN or infinite values" if bad else "its weights are finite, its forward pass is not"

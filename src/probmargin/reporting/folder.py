@@ -1,14 +1,15 @@
 """A run's folder as plain data, read without torch; a part that is not there is None or empty."""
 
-import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from probmargin.core.errors import UsageError
 from probmargin.core.shell import typed
-from probmargin.engine.files import read_json_lines
+from probmargin.engine.files import read_json_lines, read_json_object
+from probmargin.engine.shapes import misfit_audit, misfit_epoch, misfit_evaluation, misfit_recipe, misfit_record
 
 Plain = dict[str, Any]
 
@@ -63,33 +64,36 @@ def read_folder(path: Path | str) -> Folder:
     if not place.is_dir():
         raise UsageError(f"there is no run at {path}; train one with --out {typed(path)}, or check the name")
     damaged: list[str] = []
-    record = _read(place / "record.json", damaged)
-    recipe = _read(place / "recipe.json", damaged) or (record or {}).get("recipe")
-    if record is None or not isinstance(recipe, dict):
-        broken = f" ({', '.join(damaged)} cannot be read)" if damaged else ""
-        raise UsageError(f"{path} is not a run's folder, it has no recipe.json and record.json{broken}; name another")
+    if not (place / "record.json").exists():
+        raise UsageError(f"{path} is not a run's folder, it has no record.json; name another")
+    record = read_json_object(place / "record.json", misfit_record)
     return Folder(
         path=place,
         record=record,
-        recipe=recipe,
-        metrics=[row for row in read_json_lines(place / "metrics.jsonl") if isinstance(row, dict) and "epoch" in row],
-        evaluation=_read(place / "evaluation.json", damaged) or record.get("evaluation"),
-        audit=_read(place / "audit.json", damaged),
+        recipe=_read(place / "recipe.json", damaged, misfit_recipe) or record["recipe"],
+        metrics=_metrics(place / "metrics.jsonl", damaged),
+        evaluation=_read(place / "evaluation.json", damaged, misfit_evaluation) or record.get("evaluation"),
+        audit=_read(place / "audit.json", damaged, misfit_audit),
         damaged=tuple(damaged),
     )
 
 
-def _read(path: Path, damaged: list[str]) -> Plain | None:
+def _read(path: Path, damaged: list[str], shape: Callable[[Any], str]) -> Plain | None:
     if not path.exists():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        found = None
-    if isinstance(found, dict):
-        return found
-    damaged.append(path.name)
-    return None
+        return read_json_object(path, shape)
+    except (OSError, UsageError):
+        damaged.append(path.name)
+        return None
+
+
+def _metrics(path: Path, damaged: list[str]) -> list[Plain]:
+    try:
+        return read_json_lines(path, misfit_epoch)
+    except (OSError, UsageError):
+        damaged.append(path.name)
+        return []
 
 
 def series(metrics: list[Plain], name: str, part: str | None = None) -> tuple[list[int], list[float]]:

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from probmargin.core.arguments import checked
 from probmargin.core.errors import UsageError
 from probmargin.engine import checkpoints
-from probmargin.engine.files import read_json, read_json_lines, write_json
+from probmargin.engine.files import read_json_lines, read_json_object, write_json
+from probmargin.engine.shapes import misfit_epoch, misfit_record, misfit_state
 from probmargin.methods.method import Method
 from probmargin.methods.resolve import read_recipe
 from probmargin.models.build import build_model
@@ -54,13 +56,12 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """One object an epoch."""
-        return read_json_lines(self.metrics_path)
+        return read_json_lines(self.metrics_path, misfit_epoch)
 
     @property
     def record(self) -> dict[str, Any]:
         """What the run says of itself."""
-        record: dict[str, Any] = read_json(self.record_path)
-        return record
+        return read_json_object(self.record_path, misfit_record)
 
     def update_record(self, **entries: Any) -> None:
         """Add entries to the record, or replace them."""
@@ -76,7 +77,7 @@ class Run:
         notes: list[str] = []
         for path in reversed(self.states()):
             try:
-                return path, checkpoints.load(path), notes
+                return path, checkpoints.load(path, misfit_state), notes
             except UsageError as error:
                 notes.append(f"{str(error).rpartition('; ')[0]}; the state before it is used")
         found = f" ({'; '.join(notes)})" if notes else ""
@@ -99,12 +100,19 @@ class Run:
         record = self.record
         if record.get("model_settings") is None:
             raise UsageError(f"the model of {self.path} was given as an object; build it and load its weights yourself")
-        settings = dict(record["model_settings"])
-        model = build_model(record["model"], **settings)
-        model.load_state_dict(weights)
+        model = build_model(record["model"], **record["model_settings"])
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UsageError(
+                f"the weights of {self.path} do not fit {record['model']} as its record.json describes it ({reason}); "
+                "bring back a copy of record.json, or the code of the model as it was"
+            ) from None
         return model.eval()
 
 
+@checked
 def open_run(path: Path | str) -> Run:
     """Open a run's folder, or say what is wrong with it."""
     run = Run(Path(path))

@@ -14,6 +14,7 @@ from probmargin.data.checks import check_labels, check_pixels
 from probmargin.methods.method import Method
 from probmargin.methods.plain import at_epoch, with_settings
 from probmargin.methods.resolve import named
+from probmargin.models.checks import as_the_model_computes, check_is_logits
 from probmargin.training.network import Network
 from probmargin.training.perturbation import relative_ascent
 from probmargin.training.step import Batch, attack_batch, batch_loss, view_of, weigh
@@ -24,6 +25,7 @@ _ROUNDING = 1e-4
 def recipe_loss(model: nn.Module, x: Images, labels: Labels, recipe: Method, seed: int | None) -> torch.Tensor:
     """Attack a batch by a recipe, weigh its examples and return the loss."""
     _check_batch(x, labels)
+    x = as_the_model_computes(x, model)
     if x.device.type == "cpu":
         _check_values(model, x, labels)
     network = Network(model)
@@ -37,8 +39,9 @@ def recipe_loss(model: nn.Module, x: Images, labels: Labels, recipe: Method, see
             return batch_loss(view, recipe, weight)
 
         return loss_at(network.forward if recipe.awp is None else _perturbed(network, recipe.awp, loss_at))
-    except (IndexError, RuntimeError):
-        if x.device.type == "cpu":
+    except Exception as error:
+        # After an error of its own a device may answer nothing more.
+        if x.device.type == "cpu" or not isinstance(error, RuntimeError):
             _check_range(model, x, labels)
         raise
 
@@ -66,11 +69,15 @@ def _check_batch(x: object, labels: object) -> None:
     if not isinstance(x, torch.Tensor) or not isinstance(labels, torch.Tensor):
         found = type(x if not isinstance(x, torch.Tensor) else labels).__name__
         raise UsageError(f"mail_loss takes tensors x and labels, not {found}: take them out of the batch first")
-    if x.ndim != 4 or not x.is_floating_point() or len(x) != len(labels):
+    if x.ndim != 4 or not x.is_floating_point() or labels.shape[:1] != x.shape[:1]:
         raise UsageError(
             f"mail_loss takes float images (B, C, H, W) in [0, 1] and B labels, not {x.dtype} {tuple(x.shape)} and "
             f"{tuple(labels.shape)}: convert them before the call"
         )
+    if x.numel() == 0:
+        raise UsageError(f"the batch is empty, its images have shape {tuple(x.shape)}: leave it out of the loop")
+    if x.dtype in (torch.float16, torch.bfloat16):
+        raise UsageError(f"images are {x.dtype}, too coarse for an attack's steps: pass x.float(), with torch.autocast")
     if labels.ndim != 1 or labels.dtype.is_floating_point or labels.dtype == torch.bool:
         check_labels(labels, len(x), None)
 
@@ -87,8 +94,9 @@ def _check_values(model: nn.Module, x: Images, labels: Labels) -> None:
 def _check_range(model: nn.Module, x: Images, labels: Labels) -> None:
     """Refuse labels of classes that the model has not."""
     with frozen(model, "eval") as call, torch.no_grad():
-        num_classes = call(x[:1]).shape[1]
-    check_labels(labels, len(x), num_classes)
+        logits = call(x[:1])
+    check_is_logits(logits, 1, type(model).__name__)
+    check_labels(labels, len(x), logits.shape[1])
 
 
 def loss_recipe(method: str | Method, weighted: bool, **attack_settings: float) -> Method:

@@ -10,6 +10,7 @@ from probmargin.core.errors import UsageError
 from probmargin.engine import checkpoints
 from probmargin.engine.checkpoints import Checkpoint
 from probmargin.engine.files import append_json_line, written_aside
+from probmargin.engine.shapes import misfit_state
 from probmargin.methods.method import Method
 from probmargin.runs.run import Run, open_run
 from probmargin.training.agreement import differences, recipe_differences
@@ -70,7 +71,7 @@ def load_fork(fork: Fork) -> Checkpoint:
             f"{fork.run.path} has not kept its state after {fork.epochs} epochs (it has {kept or 'none'}); fork it at "
             f"one it has, or train it into another --out with --keep-epochs {fork.epochs}"
         )
-    return checkpoints.load(fork.state_path)
+    return checkpoints.load(fork.state_path, misfit_state)
 
 
 def adopt(fork: Fork, run: Run, method: Method, validation: Validation | None) -> Checkpoint:
@@ -109,7 +110,7 @@ def _adopt_best(fork: Fork, run: Run, epochs: int) -> None:
     """Copy the best state, which the parent must still have."""
     for path in (best_path(fork.run), fork.run.checkpoints_path / f"state-{epochs:04d}"):
         if path.with_suffix(".json").exists():
-            saved = checkpoints.load(path)
+            saved = checkpoints.load(path, misfit_state)
             if saved.facts["epoch"] == epochs:
                 checkpoints.save(best_path(run), saved)
                 return

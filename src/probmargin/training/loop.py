@@ -1,6 +1,5 @@
 """The training loop: the same for every method."""
 
-import json
 import math
 import threading
 import time
@@ -9,7 +8,7 @@ from typing import Any
 
 from probmargin.data.dataset import ImageSet
 from probmargin.engine import checkpoints
-from probmargin.engine.files import append_json_line
+from probmargin.engine.files import append_json_line, holds_json, read_json_object
 from probmargin.methods.method import Method
 from probmargin.methods.plain import at_epoch
 from probmargin.runs.run import Run
@@ -248,7 +247,7 @@ class Trainer:
         if not self.world.is_writer or state.best is None or state.batch or state.best["epoch"] != state.epoch:
             return
         facts = best_path(self.run).with_suffix(".json")
-        if not facts.exists() or json.loads(facts.read_text(encoding="utf-8"))["epoch"] != state.epoch:
+        if not holds_json(facts, "epoch") or read_json_object(facts)["epoch"] != state.epoch:
             checkpoints.save(best_path(self.run), self._best())
 
     def _count_time(self, began: float, images: int) -> float:

@@ -1,6 +1,7 @@
 """The names that commands and recipes take."""
 
 from probmargin.attacks.attack import ATTACKS
+from probmargin.core.arguments import checked
 from probmargin.core.errors import unknown_name
 from probmargin.data.loader import DESCRIPTIONS as DATA_SETS
 from probmargin.evaluation.protocol import DESCRIPTIONS as PROTOCOL_ATTACKS, PROTOCOLS
@@ -11,6 +12,7 @@ from probmargin.objectives.objective import OBJECTIVES
 from probmargin.weights.weight import NORMALIZERS, WEIGHTS
 
 
+@checked
 def catalogue(kind: str | None = None) -> list[str]:
     """The names that commands and recipes take, one line each; of one kind or of all.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 from probmargin.core.errors import UsageError
+from probmargin.core.records import Unbounded
 from probmargin.core.types import PerExample
 from probmargin.weights.weight import WEIGHTS, Weight
 
@@ -47,10 +48,10 @@ def centred_steps(steps: PerExample, num_steps: int, half: Half) -> PerExample:
 class _Lambda:
     """What the two functions with a lambda have in common; a component never subclasses another."""
 
-    lam: float = -1.0
+    lam: Unbounded = -1.0
     """Shift; +inf gives uniform weights."""
     schedule: Schedule = "fixed"
-    lam_max: float = math.inf
+    lam_max: Unbounded = math.inf
     """Where the linear schedule starts; must then be finite."""
     half: Half = "real"
     """K/2, or int(K/2) as in GAIRAT's code; they differ for odd K."""
