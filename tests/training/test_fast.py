@@ -1,5 +1,6 @@
 """The fast path against the plain one: the same step, folded, compiled and captured."""
 
+import shutil
 from collections.abc import Callable
 
 import pytest
@@ -90,6 +91,27 @@ def test_the_stem_in_bfloat16_sees_more_of_an_image_than_its_rounding(channels: 
         stem.fill(*stem.folded())
     x = torch.rand(6, channels, 8, 8, requires_grad=True)
     taken = stem.taken_in(x)
+    check_stem(conv, stem, x, taken)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_compiled_stem_sees_as_much(device: str) -> None:
+    """A compiler computes bfloat16 in float32 and leaves casts out: what rounding leaves was zero to it once."""
+    if device == "cpu" and shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler on a CPU")
+    conv = nn.Conv2d(3, 5, 3, bias=False).to(device)
+    stem = FoldedConv(conv, None, Kind(torch.bfloat16))
+    with torch.no_grad():
+        stem.fill(*stem.folded())
+    x = torch.rand(6, 3, 8, 8, device=device, requires_grad=True)
+    taken = torch.compile(stem.taken_in)(x)
+    assert torch.equal(taken, stem.taken_in(x))
+    check_stem(conv, stem, x, taken)
+
+
+def check_stem(conv: nn.Conv2d, stem: FoldedConv, x: torch.Tensor, taken: torch.Tensor) -> None:
+    """What a stem took in tells images apart that rounding does not, and has the convolution's gradient."""
     assert taken.shape[1] == 8
     assert taken.dtype == torch.bfloat16
     weight = conv.weight.detach().bfloat16().float()
