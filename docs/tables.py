@@ -37,15 +37,22 @@ def markdown_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str
 
 def speed() -> str:
     """Images a second of the plain loop and of the fast path."""
-    rows = []
-    for name in ("bench-training-128", "bench-training-512", "bench-training-digits"):
-        found = record(name)
+    rows: dict[str, tuple[str, str, str]] = {}
+    for name in ("128", "128-methods", "512", "digits"):
+        found = record(f"bench-training-{name}")
         place = "on a CPU core" if found.get("images") == "digits" else f"batch {found['batch_size']}"
         for row in found["rows"]:
             plain, fast = row["plain_images_per_second"], row["fast_images_per_second"]
-            label = f"{row['method'].upper()}, {place}"
-            rows.append((label, f"{plain:,.0f} img/s", f"{fast:,.0f} img/s", f"{fast / plain:.1f}"))
-    return markdown_table(("", "plain loop", "fast path", "ratio"), rows)
+            figures = f"{plain:,.0f} img/s", f"{fast:,.0f} img/s", f"{fast / plain:.1f}"
+            rows.setdefault(f"{row['method'].upper()}, {place}", figures)
+    return markdown_table(("", "plain loop", "fast path", "ratio"), ((label, *row) for label, row in rows.items()))
+
+
+def autoattack() -> str:
+    """Seconds of AutoAttack's attacks on one GPU, and what they leave standing."""
+    found = record("bench-evaluation-cifar10")
+    rows = [(row["attack"], f"{row['seconds']:.0f} s", f"{row['robust_accuracy']:.2%}") for row in found["rows"]]
+    return markdown_table(("attack", "time", "robust after it"), [*rows, ("all", f"{found['seconds']:.0f} s", "")])
 
 
 def published() -> str:
@@ -225,6 +232,7 @@ def findings(name: str, last: int = 0) -> Callable[[], str]:
 
 TABLES: dict[str, Callable[[], str]] = {
     "speed": speed,
+    "autoattack": autoattack,
     "published": published,
     "checks": checks,
     "commands": command_list,
