@@ -15,8 +15,10 @@ from torch import nn
 from trained_run import trained as trained
 
 from probmargin.experiments import demo, local, reproduce
+from probmargin.methods.resolve import resolve
 from probmargin.models.build import build_model
 from probmargin.runs.run import open_run
+from probmargin.training.guards import short_reach
 from probmargin.training.loop import Interrupted
 
 QUICK = ("--epochs", "2", "--set", "attack.num_steps=1", "--device", "cpu", "--model", "small-cnn")
@@ -176,6 +178,57 @@ def test_classes_that_stand_for_something_else(program: Program) -> None:
         assert program(*asked, f"npz:{name}.npz").code == 0
     Path("other/eel").rename("other/dog")
     assert program(*asked, "folder:other").code == 0
+
+
+def test_a_run_without_a_whole_state_is_trained_again(program: Program) -> None:
+    told = ("train", "--data", "digits", "--method", "at", "--out", "run", *QUICK)
+    assert program(*told).code == 0
+    weights = open_run("run").model.state_dict()
+    states = sorted(Path("run/checkpoints").glob("*.safetensors"))
+    for path in states:
+        path.write_bytes(path.read_bytes()[:100])
+    words = "differs); empty its checkpoints folder and train it with --resume"
+    for command in (("evaluate", "run"), (*told, "--resume")):
+        program.refuses(words, *command)
+        assert "the state before it is used" not in program(*command).err
+    shutil.rmtree("run/checkpoints")
+    Path("run/checkpoints").mkdir()
+    assert program(*told, "--resume").code == 0
+    again = open_run("run").model.state_dict()
+    assert all(torch.equal(again[name], tensor) for name, tensor in weights.items())
+
+
+def test_data_with_another_number_of_classes(program: Program, spaced: Path) -> None:
+    pictures(Path("pictures"), "cat", "dog")
+    asked = ("evaluate", str(spaced), "--data", "folder:pictures", "--out", "o.json")
+    program.refuses("folder:pictures has 2 classes and it's my run 10; give data with the run's own", *asked)
+
+
+@pytest.mark.parametrize(("steps", "eps"), [("2", "0.07"), ("3", "18/255"), ("7", "0.3"), ("1", "0.15")])
+def test_an_attack_that_does_not_reach_its_ball_does_by_the_step_that_is_named(steps: str, eps: str) -> None:
+    settings = {"attack.num_steps": steps, "attack.eps": eps, "attack.step_size": "0.01"}
+    line = short_reach(resolve("at", data="digits", settings=settings))
+    assert line is not None
+    settings["attack.step_size"] = line.rpartition("attack.step_size=")[2]
+    assert short_reach(resolve("at", data="digits", settings=settings)) is None
+
+
+def test_a_model_named_by_its_file(program: Program, tmp_path: Path) -> None:
+    net = "from torch import nn\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    folders = (Path("nets"), Path("my nets"), tmp_path.parent / "elsewhere nets")
+    for number, folder in enumerate(folders):
+        folder.mkdir(exist_ok=True)
+        (folder / f"net{number}.py").write_text(net, encoding="utf-8")
+    told = ("evaluate", "--data", "digits", "--attacks", "nat", "--model")
+    for name in ("nets/net0.py:build", "./nets/net0.py", str(tmp_path / "nets" / "net0.py:build")):
+        program.refuses("is a file; write it as a module, --model nets.net0:build, not", *told, name)
+    assert program(*told, "nets.net0:build").code == 0
+    for number, folder in enumerate(folders[1:], start=1):
+        words = advised(program(*told, f"{folder}/net{number}.py").err.replace(", not as a file", ""), "as a module, ")
+        assert words == ["--model", f"net{number}:build", "in", "the", "folder", str(folder.resolve())]
+        program.monkeypatch.chdir(words[-1])
+        assert program(*told, words[1]).code == 0
+        program.monkeypatch.chdir(tmp_path)
 
 
 def test_data_that_is_not_there_is_refused_once(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:

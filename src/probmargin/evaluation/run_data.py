@@ -52,8 +52,12 @@ def check_data(run: Run, data: DataSet, *, is_named: bool, has_out: bool) -> Non
 
 def _check_classes(run: Run, data: DataSet) -> None:
     """Refuse classes that stand for something else than the run's; numbers are no names, so they are let pass."""
-    own, other = tuple(run.record.get("class_counts") or ()), data.classes
-    if own == other or len(own) != len(other) or _is_numbered(own) or _is_numbered(other):
+    own, other = tuple(run.record.get("class_counts") or data.classes), data.classes
+    if len(own) != len(other):
+        raise UsageError(
+            f"{data.name} has {len(other)} classes and {run.path} {len(own)}; give data with the run's own"
+        )
+    if own == other or _is_numbered(own) or _is_numbered(other):
         return
     place = next(place for place, (ours, theirs) in enumerate(zip(own, other, strict=True)) if ours != theirs)
     raise UsageError(

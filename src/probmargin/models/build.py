@@ -55,7 +55,7 @@ def factory_of(name: str) -> Callable[..., nn.Module]:
     if wide := re.fullmatch(r"wrn-(\d+)-(\d+)", name):
         depth, width = int(wide[1]), int(wide[2])
         return lambda num_classes, in_channels: WideResNet(depth, width, num_classes, in_channels)
-    if ":" in name:
+    if ":" in name or name.endswith(".py"):
         return own_factory(name)
     raise unknown_name("model", name, DESCRIPTIONS)
 

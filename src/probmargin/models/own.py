@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from probmargin.core.errors import UsageError
+from probmargin.core.shell import typed
 
 Factory = Callable[..., nn.Module]
 
@@ -87,12 +88,22 @@ def failed_at(error: BaseException) -> str:
 
 def _check_name(name: str, module_name: str, attribute: str) -> None:
     if module_name.endswith(".py") or "/" in module_name or "\\" in module_name:
-        dotted = module_name.removesuffix(".py").strip("./\\").replace("/", ".").replace("\\", ".")
+        dotted, where = _as_module(Path(module_name.replace("\\", "/")))
         raise UsageError(
-            f"model {name} is a file; write it as a module, --model {dotted}:{attribute or 'build'}, not as a file"
+            f"model {name} is a file; write it as a module, --model {dotted}:{attribute or 'build'}{where}, "
+            "not as a file"
         )
     if not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
         raise UsageError(f"model {name!r} is not package.module:factory; write for example --model mynet:build")
+
+
+def _as_module(file: Path) -> tuple[str, str]:
+    """How a file is named as a module from here; and the folder to be in, where no such name leads to it."""
+    file = file.expanduser().resolve().with_suffix("")
+    parts = file.relative_to(Path.cwd()).parts if file.is_relative_to(Path.cwd()) else ()
+    if parts and all(part.isidentifier() for part in parts):
+        return ".".join(parts), ""
+    return file.name, f" in the folder {typed(file.parent)}"
 
 
 def _not_found(name: str, module_name: str, missing: str) -> UsageError:

@@ -9,6 +9,7 @@ from torch import nn
 
 from probmargin.core.arguments import checked
 from probmargin.core.errors import UsageError
+from probmargin.core.shell import typed
 from probmargin.engine import checkpoints
 from probmargin.engine.files import read_json_lines, read_json_object, write_json
 from probmargin.engine.shapes import misfit_epoch, misfit_record, misfit_state
@@ -74,15 +75,16 @@ class Run:
 
     def load_state(self) -> tuple[Path, checkpoints.Checkpoint, list[str]]:
         """The latest state that is whole, and a sentence for each damaged one that was passed over."""
-        notes: list[str] = []
+        damaged: list[str] = []
         for path in reversed(self.states()):
             try:
-                return path, checkpoints.load(path, misfit_state), notes
+                state = checkpoints.load(path, misfit_state)
+                return path, state, [f"{reason}; the state before it is used" for reason in damaged]
             except UsageError as error:
-                notes.append(f"{str(error).rpartition('; ')[0]}; the state before it is used")
-        found = f" ({'; '.join(notes)})" if notes else ""
+                damaged.append(str(error).rpartition("; ")[0])
+        found = f" ({'; '.join(damaged)})" if damaged else ""
         raise UsageError(
-            f"{self.path} holds no whole checkpoint{found}; empty its checkpoints folder and train it again"
+            f"{self.path} holds no whole checkpoint{found}; empty its checkpoints folder and train it with --resume"
         )
 
     @property
@@ -117,7 +119,7 @@ def open_run(path: Path | str) -> Run:
     """Open a run's folder, or say what is wrong with it."""
     run = Run(Path(path))
     if not run.path.exists():
-        raise UsageError(f"there is no run at {path}; train one with --out {path}, or check the name")
+        raise UsageError(f"there is no run at {path}; train one with --out {typed(path)}, or check the name")
     if not run.recipe_path.exists() or not run.record_path.exists():
         raise UsageError(
             f"{path} is not a run's folder, it has no recipe.json and record.json; name the --out of a run"

@@ -63,9 +63,13 @@ def short_reach(method: Method) -> str | None:
     reach = attack.num_steps * attack.step_size
     if reach >= attack.eps:
         return None
+    enough = attack.eps * max(1 / 4, 1 / attack.num_steps)
+    # Rounded up in the fourth digit, since rounded down it would not reach.
+    digits = 3 - math.floor(math.log10(enough))
+    step = math.ceil(enough * 10**digits - 1e-6) / 10**digits
     return (
         f"the attack's {attack.num_steps} steps of {attack.step_size:.4g} reach {reach:.4g} and not its eps "
-        f"{attack.eps:.4g}: raise attack.step_size with it, such as --set attack.step_size={attack.eps / 4:.4g}"
+        f"{attack.eps:.4g}: raise attack.step_size with it, such as --set attack.step_size={step:.4g}"
     )
 
 
