@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from probmargin.core.types import Images, Logits
 from probmargin.engine.captured import CapturedNetwork, Slot
 from probmargin.engine.compile import compiled
 from probmargin.engine.folding import CannotFold
-from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
+from probmargin.evaluation.evaluate import EvaluationSettings, Keep, evaluate, judge
 from probmargin.evaluation.network import captured_form, check_alike, check_slopes, folded_form
 from probmargin.evaluation.opening import Threat, opened
 from probmargin.evaluation.recheck import recheck
@@ -134,15 +135,35 @@ def test_a_form_with_other_logits_is_refused() -> None:
         check_alike(logits, logits * torch.nan, torch.bfloat16)
 
 
-def test_ascents_ask_the_rough_form_and_others_the_quick_one() -> None:
+def test_ascents_and_fab_in_linf_ask_the_rough_form_and_others_the_quick_one() -> None:
     model, x, labels = linear_task(count=4)
     with opened(model, x, labels, Threat("Linf", 0.1), None) as (subject, ready):
         assert subject.asked_by(APGD()) is subject.call
         both = replace(subject, rough=lambda images: model(images))
     assert ready.precision == "float32"
-    assert both.asked_by(APGD()) is both.rough
-    assert both.asked_by(FAB()) is both.call
-    assert both.asked_by(Square()) is both.call
+    assert all(both.asked_by(attack) is both.rough for attack in (APGD(), APGD(norm="L2"), FAB()))
+    assert all(both.asked_by(attack) is both.call for attack in (FAB(norm="L2"), Square(), PGD()))
+
+
+def test_searches_ask_the_precision_that_was_chosen() -> None:
+    model, x, labels = linear_task(count=4)
+    attacks = (APGD(), FAB(), Square(), PGD())
+    assert {form_for(attack, "bf16") for attack in attacks} == {"rough"}
+    assert {form_for(attack, "tf32") for attack in attacks} == {"quick"}
+    assert {form_for(attack, "float32") for attack in attacks} == {None}
+    stages = [Stage("square", Square())]
+    with opened(model, x, labels, Threat("Linf", 0.1), None, stages, "float32") as (subject, ready):
+        exact = replace(subject, rough=lambda images: model(images))
+        assert all(exact.asked_by(attack) is exact.call for attack in attacks)
+    assert ready.precision == "float32"
+
+
+def test_another_precision_does_not_go_on_from_stored_results(tmp_path: Path) -> None:
+    model, x, labels = linear_task(count=4)
+    for search in ("auto", "float32", "float32"):
+        settings = EvaluationSettings(eps=0.02, search=search)
+        judge(model, x, labels, attacks=["pgd-20"], settings=settings, keep=Keep(tmp_path))
+    assert len(list(tmp_path.glob("pgd-20-*"))) == 2
 
 
 def test_a_second_look_finds_what_a_blind_search_missed() -> None:
@@ -215,8 +236,8 @@ def test_a_form_with_other_gradients_is_refused() -> None:
 
 
 def test_only_the_forms_that_are_asked_are_wanted() -> None:
-    assert form_for(APGD(loss="dlr_targeted")) == "rough"
-    assert {form_for(attack) for attack in (FAB(), Square(), PGD())} == {"quick"}
+    assert {form_for(attack) for attack in (APGD(loss="dlr_targeted"), FAB())} == {"rough"}
+    assert {form_for(attack) for attack in (FAB(norm="L2"), Square(), PGD())} == {"quick"}
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""Shards: each sees its part, joined they are the whole, and what does not fit is refused."""
+"""Shards: each sees its part, joined they are the whole, and what does not fit is refused; requests are checked."""
 
 import json
 import os
@@ -129,3 +129,11 @@ def test_torchrun_splits_the_test_set(run: Path) -> None:
     stored = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))
     assert timeless(stored) | {"hardware": ""} == timeless(expected) | {"hardware": ""}
     assert done.stdout.count("written to") == 1
+
+
+def test_the_precision_of_searches_is_checked_and_said(run: Path) -> None:
+    said: list[str] = []
+    evaluate_subject(request(run, attacks=("pgd-5",), search_precision="bf16"), said.append)
+    assert any("on a CPU searches compute in float32, not in bf16" in line for line in said)
+    with pytest.raises(UsageError, match="--search-precision"):
+        evaluate_subject(request(run, search_precision="fp16"), silent)

@@ -26,6 +26,9 @@ def evaluate(
     seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="of the attacks' random starts")] = 0,
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="caps memory")] = None,
+    search_precision: Annotated[
+        str | None, typer.Option("--search-precision", help="of searches on CUDA: bf16, tf32 or float32; auto")
+    ] = None,
     shard: Annotated[str | None, typer.Option("--shard", help="i/n: only the i-th of n parts of the test set")] = None,
     save_adversarial: Annotated[
         Path | None, typer.Option("--save-adversarial", help="FILE.npz for the worst images, as float32 and uint8")
@@ -52,6 +55,7 @@ def evaluate(
         seed=seed,
         device=device,
         batch_size=batch_size,
+        search_precision=search_precision,
         shard=shard,
         save_adversarial=save_adversarial,
         out=out,

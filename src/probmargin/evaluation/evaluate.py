@@ -18,7 +18,7 @@ from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels
 from probmargin.evaluation.autoattack import Speaker, warnings_before, why_not_standard
 from probmargin.evaluation.checks import square_warning
-from probmargin.evaluation.network import Ready
+from probmargin.evaluation.network import Ready, SearchPrecision
 from probmargin.evaluation.opening import Threat, opened
 from probmargin.evaluation.parts import StoredParts, entry_folder
 from probmargin.evaluation.protocol import Plan, make_plan
@@ -56,6 +56,7 @@ class EvaluationSettings:
     """AutoAttack's ensembles look at the examples with ids below this; None is all."""
     recheck: int | None = None
     """Survivors of AutoAttack's ensembles to attack again in float32; 100 where searches were less precise, else 0."""
+    search: SearchPrecision = "auto"
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ class Keep:
         if self.folder is None or not plan.stages:
             return Parts()
         shared = {"norm": settings.norm, "eps": settings.eps, "seed": settings.seed, "attack": plan.meaning()}
+        if settings.search != "auto":
+            shared["search"] = settings.search
         folder = entry_folder(self.folder, plan.name, {**self.identity, **shared})
         return StoredParts(folder, ids.cpu(), with_images=self.images, fresh=self.fresh)
 
@@ -162,7 +165,7 @@ def judge(
     threat = Threat(settings.norm, settings.eps, settings.seed, keep.ids)
     stages = [stage for plan in plans for stage in plan.stages]
     begun = time.perf_counter()
-    with opened(model, x, labels, threat, settings.batch_size, stages) as (subject, ready):
+    with opened(model, x, labels, threat, settings.batch_size, stages, settings.search) as (subject, ready):
         clean_seconds = time.perf_counter() - begun
         worst = Worst(subject, keep.images)
         clean = {name: values.numpy().copy() for name, values in vars(worst.score).items()}

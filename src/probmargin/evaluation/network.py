@@ -24,6 +24,8 @@ _ALIKE = {torch.float32: 0.02, torch.bfloat16: 0.2}
 _ALIKE_SLOPES = 0.9
 
 Form = Literal["quick", "rough"]
+SearchPrecision = Literal["auto", "bf16", "tf32", "float32"]
+"""What searches compute in on CUDA; auto leaves the choice to each attack. On a CPU it is float32 whatever is asked."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,14 @@ class Ready:
     rough: Classifier | None = None
     """In bfloat16 with a float32 head, good enough for searches that follow the gradient's sign; CUDA alone."""
     notes: tuple[str, ...] = ()
+    is_exact: bool = True
+    """Whether a search that asks no form of its own computes in float32, not in TF32."""
 
     @property
     def precision(self) -> str:
         """What searches compute in."""
-        names = ("bf16" if self.rough else "", "tf32" if isinstance(self.quick, CapturedNetwork) else "")
-        return " and ".join(filter(None, names)) or "float32"
+        is_tf32 = isinstance(self.quick, CapturedNetwork) or not (self.rough or self.is_exact)
+        return " and ".join(filter(None, ("bf16" if self.rough else "", "tf32" if is_tf32 else ""))) or "float32"
 
 
 def exact_form(model: Classifier) -> tuple[Classifier, tuple[str, ...]]:
@@ -78,7 +82,8 @@ def _ready_on_cuda(model: nn.Module, x: Images, asked: tuple[int, Collection[For
         raise
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return Ready(model, quick_copy(model, x), notes=(*notes, f"searches run operation by operation: {reason}"))
+        notes = (*notes, f"searches run operation by operation: {reason}")
+        return Ready(model, quick_copy(model, x), notes=notes, is_exact=False)
     return Ready(model, quick, rough, notes)
 
 

@@ -11,7 +11,7 @@ from probmargin.core.frozen import frozen
 from probmargin.core.types import Classifier, Images, Labels
 from probmargin.engine.devices import keep_freed_memory
 from probmargin.evaluation.checks import check_images, check_logits
-from probmargin.evaluation.network import Ready, exact_form, made_ready
+from probmargin.evaluation.network import Ready, SearchPrecision, exact_form, made_ready
 from probmargin.evaluation.search import Stage, Subject, all_logits, find_room, form_for
 
 
@@ -34,6 +34,7 @@ def opened(
     threat: Threat,
     batch_size: int | None,
     stages: Sequence[Stage] = (),
+    search: SearchPrecision = "auto",
 ) -> Iterator[tuple[Subject, Ready]]:
     """The model with its images, frozen in eval mode while the block runs, in the forms that these stages ask."""
     check_images(x, labels)
@@ -41,10 +42,11 @@ def opened(
         keep_freed_memory()
     with frozen(exact_form(model)[0], "eval") as call:
         room = find_room(call, x, batch_size)
-    ready = made_ready(model, x, room.rows, {form_for(stage.attack) for stage in stages})
+    wanted = {form for stage in stages if (form := form_for(stage.attack, search)) is not None}
+    ready = made_ready(model, x, room.rows, wanted)
     with frozen(ready.exact, "eval") as judge, frozen(ready.quick, "eval") as call:
         logits = all_logits(judge, x, room)
         check_logits(logits, labels)
         ids = (torch.arange(len(x)) if threat.ids is None else threat.ids).to(x.device)
         shared = (x, labels, ids, threat.norm, threat.eps, threat.seed)
-        yield Subject(call, judge, *shared, logits, room, ready.rough), ready
+        yield Subject(call, judge, *shared, logits, room, ready.rough, search), ready

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeGuard, TypeVar
@@ -19,7 +19,7 @@ from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample
 from probmargin.engine.captured import CapturedNetwork
 from probmargin.engine.devices import tf32
-from probmargin.evaluation.network import Form
+from probmargin.evaluation.network import Form, SearchPrecision
 
 T = TypeVar("T")
 
@@ -109,13 +109,20 @@ def all_logits(call: Classifier, x: Images, room: Room) -> Logits:
         return torch.cat(list(room.in_chunks(torch.arange(len(x), device=x.device), work)))
 
 
-def form_for(attack: Attack) -> Form:
-    """What an attack asks: quotients and differences near zero need more digits than an ascent does.
+def form_for(attack: Attack, search: SearchPrecision = "auto") -> Form | None:
+    """What an attack asks on CUDA; None is the model itself, in float32.
 
-    >>> form_for(APGD()), form_for(FAB())
-    ('rough', 'quick')
+    Left to itself, an ascent asks bfloat16, and so does FAB in L-inf, whose verdicts were seen to be the same; margins
+    that are compared with each other need more digits.
+
+    >>> form_for(APGD()), form_for(FAB()), form_for(FAB(norm="L2")), form_for(FAB(), "float32")
+    ('rough', 'rough', 'quick', None)
     """
-    return "rough" if isinstance(attack, APGD) else "quick"
+    if search != "auto":
+        forms: dict[str, Form] = {"bf16": "rough", "tf32": "quick"}
+        return forms.get(search)
+    is_rough = isinstance(attack, APGD) or (isinstance(attack, FAB) and attack.norm == "Linf")
+    return "rough" if is_rough else "quick"
 
 
 @dataclass(frozen=True)
@@ -137,11 +144,12 @@ class Subject:
     """Of the clean images."""
     room: Room
     rough: Classifier | None = None
-    """What searches ask that follow the gradient's sign, where it may be less precise."""
+    """What searches ask that may be less precise."""
+    search: SearchPrecision = "auto"
 
     def asked_by(self, attack: Attack) -> Classifier:
         """What an attack asks."""
-        return self.rough if self.rough is not None and form_for(attack) == "rough" else self.call
+        return self.rough if self.rough is not None and form_for(attack, self.search) == "rough" else self.call
 
     @property
     def is_rounded(self) -> bool:
@@ -258,7 +266,8 @@ def run_stage(subject: Subject, stage: Stage, rows: torch.Tensor) -> Iterator[Fi
         call = subject.asked_by(stage.attack)
         size = min(subject.room.rows, len(rows)) if stage.fills else len(part)
         filled = torch.cat([part, part[:1].expand(size - len(part))])
-        found = attempt(subject, stage, filled, call)[: len(part)]
+        with full_float32(subject.x) if subject.search == "float32" else nullcontext():
+            found = attempt(subject, stage, filled, call)[: len(part)]
         finding = confirm(subject, part, found)
         if subject.is_rounded:
             finding = try_again(subject, stage, finding, call)

@@ -21,6 +21,7 @@ from probmargin.engine.environment import commit, hardware, versions
 from probmargin.evaluation.checks import SAME_OUTPUT, output_spread
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
 from probmargin.evaluation.export import save_adversarial
+from probmargin.evaluation.network import SearchPrecision
 from probmargin.evaluation.parts import weights_hash
 from probmargin.evaluation.places import Place, Shard, check_adversarial, check_out, merge, parse_shard, place_of
 from probmargin.evaluation.protocol import PROTOCOLS, make_plan
@@ -60,6 +61,8 @@ class EvaluationRequest:
     seed: int = 0
     device: str | None = None
     batch_size: int | None = None
+    search_precision: str | None = None
+    """Of searches on CUDA, which confirm every break in float32 whatever it is."""
     shard: str | None = None
     save_adversarial: Path | None = None
     out: Path | None = None
@@ -108,6 +111,8 @@ class _Work:
         test = first_images(data.test, self.request.num_examples)
         positions = torch.tensor(self.shard.positions(len(test)))
         test = test.take(positions).to(self.device)
+        if self.device.type == "cpu" and self.settings.search in ("bf16", "tf32"):
+            log(f"on a CPU searches compute in float32, not in {self.settings.search}")
         identity = {"weights": weights_hash(model), "data_fingerprint": data.fingerprint}
         exports = self.request.save_adversarial is not None
         verdicts, images = judge(
@@ -247,6 +252,7 @@ def settings_of(request: EvaluationRequest, run: Run | None, total: int) -> Eval
         protocol=chosen.name if chosen else "standard" if is_standard else "custom",
         step_size=chosen.step_size if chosen else None,
         aa_examples=request.aa_examples or (chosen.aa_examples if chosen else None),
+        search=coerce(request.search_precision or "auto", SearchPrecision, "--search-precision"),
     )
 
 
