@@ -242,7 +242,7 @@ EVALUATIONS = [
 @pytest.mark.parametrize(("words", "arguments"), EVALUATIONS, ids=[words for words, _ in EVALUATIONS])
 def test_wrong_evaluations(program: Program, trained: Path, words: str, arguments: tuple[str, ...]) -> None:
     shutil.copytree(trained, "run")
-    arrays()
+    arrays(y_train=np.arange(20) % 10, y_test=np.arange(10))
     program.refuses(words, "evaluate", "run", *arguments)
 
 
