@@ -78,7 +78,8 @@ class Keep:
         """The partial results of a plan."""
         if self.folder is None or not plan.stages:
             return Parts()
-        shared = {"norm": settings.norm, "eps": settings.eps, "seed": settings.seed, "attack": plan.meaning()}
+        shared: dict[str, Any] = {"norm": settings.norm, "eps": settings.eps, "seed": settings.seed}
+        shared["attack"] = plan.meaning()
         if settings.search != "auto":
             shared["search"] = settings.search
         folder = entry_folder(self.folder, plan.name, {**self.identity, **shared})
