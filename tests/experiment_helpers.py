@@ -49,6 +49,21 @@ def note(given: Task) -> Outcome:
     return Outcome(given.id, {"id": given.id})
 
 
+def save_then_wait_for_child(given: Task) -> Outcome:
+    """The parent saves a state and ends after its child did; the child ends at once."""
+    mark = given.out / "child.done"
+    if given.parent is not None:
+        mark.touch()
+        return Outcome(given.id, {"id": given.id})
+    state = given.run.checkpoints_path / "state-0001.json"
+    state.parent.mkdir(parents=True)
+    state.touch()
+    end = time.time() + 40
+    while not mark.exists() and time.time() < end:
+        time.sleep(0.02)
+    return Outcome(given.id, {"id": given.id})
+
+
 def crash_once(given: Task) -> Outcome:
     """Die the first time, as a worker that is killed for its memory does."""
     mark = given.out / f"{given.id}.mark"

@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from experiment_helpers import note, task, wait_to_be_stopped
+from experiment_helpers import note, save_then_wait_for_child, task, wait_to_be_stopped
 
+from probmargin.experiments import local
 from probmargin.experiments.local import Waiting, run_on_devices
 from probmargin.experiments.work import Outcome
 from probmargin.training.loop import Interrupted
@@ -25,6 +26,31 @@ def test_a_child_waits_for_its_parent(tmp_path: Path) -> None:
     assert child is not None
     assert child.id == "child"
     assert not waiting
+
+
+def test_a_child_begins_once_its_parent_has_come_to_the_state(tmp_path: Path) -> None:
+    waiting = Waiting([task("parent", tmp_path), task("child", tmp_path, "parent")])
+    assert waiting.take() is not None
+    assert waiting.take() is None
+    state = tmp_path / "parent" / "checkpoints" / "state-0001.json"
+    state.parent.mkdir(parents=True)
+    state.touch()
+    child = waiting.take()
+    assert child is not None
+    assert child.fork == f"{tmp_path / 'parent'}@1"
+
+
+def test_a_free_device_looks_again_for_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child ends before its parent, which goes on after the state was saved."""
+    monkeypatch.setattr(local, "LOOK_AGAIN", 0.05)
+    ended: list[str] = []
+    run_on_devices(
+        [task("parent", tmp_path), task("child", tmp_path, "parent")],
+        ["cpu", "cpu"],
+        lambda outcome: ended.append(outcome.id),
+        save_then_wait_for_child,
+    )
+    assert ended == ["child", "parent"]
 
 
 def test_two_devices_work_side_by_side_and_failures_stop_nobody(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from experiment_helpers import TINY
 
 from probmargin.core.errors import UsageError
@@ -12,7 +13,7 @@ from probmargin.core.records import canonical_hash
 from probmargin.evaluation.protocol import PROTOCOLS
 from probmargin.evaluation.subject import evaluate_subject
 from probmargin.experiments import catalogue, grid, reproduce as module, work
-from probmargin.experiments.reproduce import ReproduceRequest, dry_run, make_plan, render, reproduce
+from probmargin.experiments.reproduce import ReproduceRequest, _devices, dry_run, make_plan, render, reproduce
 from probmargin.reporting.cells import verdicts
 from probmargin.reporting.spec import ColumnSpec
 from probmargin.runs.run import Run
@@ -206,6 +207,18 @@ def test_wrong_requests_are_one_line() -> None:
         request(address="auto")
     with pytest.raises(UsageError, match="--gpus-per-run"):
         request(executor="ray", gpus_per_run=-1.0)
+    for share in (0.0, 2.0):
+        with pytest.raises(UsageError, match=r"needs --executor ray; without it give 1, or 0\.5"):
+            request(gpus_per_run=share)
+
+
+def test_a_gpu_is_listed_as_often_as_it_takes_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "pick_device", lambda name: torch.device(name or "cuda"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert _devices(None) == ["cuda:0", "cuda:1"]
+    assert _devices(None, 2) == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
+    assert _devices("cuda:1", 3) == ["cuda:1"] * 3
+    assert _devices("cpu", 2) == ["cpu"]
 
 
 def test_an_older_record_without_a_later_setting_still_counts() -> None:

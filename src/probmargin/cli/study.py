@@ -35,11 +35,9 @@ def reproduce(
     data_dir: DataDirOption = None,
     download: DownloadOption = False,
     scale: Annotated[str, typer.Option("--scale", help="full, or smoke: the same grid on digits, on a CPU")] = "full",
-    executor: Annotated[str, typer.Option("--executor", help="local (one run per GPU) or ray")] = "local",
+    executor: Annotated[str, typer.Option("--executor", help="local (this machine's GPUs) or ray")] = "local",
     address: Annotated[str | None, typer.Option("--address", help="of a Ray cluster, such as auto")] = None,
-    gpus_per_run: Annotated[
-        float | None, typer.Option("--gpus-per-run", help="with ray: 0.5 puts two runs on one GPU")
-    ] = None,
+    gpus_per_run: Annotated[float | None, typer.Option("--gpus-per-run", help="0.5 puts two runs on one GPU")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print rows, runs and a time forecast")] = False,
     render: Annotated[bool, typer.Option("--render", help="make table or figure from the records there are")] = False,
     out: Annotated[Path, typer.Option("--out", help="folder for the runs")] = Path("runs/reproduce"),

@@ -1,4 +1,4 @@
-"""Runs on one machine: one after another, or one per device, each in a process of its own."""
+"""Runs on one machine: one after another, or side by side on its devices, each in a process of its own."""
 
 import multiprocessing
 import os
@@ -19,8 +19,12 @@ Receive = Callable[[Outcome], None]
 AGAIN = "interrupted; what is trained and judged is saved; go on with the same command"
 
 
+LOOK_AGAIN = 5.0
+"""Seconds after which a task that waits for its parent's state is looked at again."""
+
+
 class Waiting:
-    """Tasks that have not begun; one whose parent is under way or has not begun is not ready."""
+    """Tasks that have not begun; one whose parent has not come to the state it starts from is not ready."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.tasks = list(tasks)
@@ -32,7 +36,7 @@ class Waiting:
     def take(self) -> Task | None:
         """The next task that is ready."""
         for task in self.tasks:
-            if task.parent is None or task.parent.run not in self.open:
+            if task.parent is None or task.parent.run not in self.open or task.fork is not None:
                 self.tasks.remove(task)
                 return task
         return None
@@ -59,7 +63,7 @@ def run_on_devices(tasks: Sequence[Task], devices: Sequence[str], receive: Recei
                 device = free.pop(0)
                 connection, process = _start(task, device, work)
                 running[connection] = (task, device, process)
-            for ready in wait(list(running)):
+            for ready in wait(list(running), LOOK_AGAIN if waiting and free else None):
                 assert isinstance(ready, Connection)
                 task, device, process = running.pop(ready)
                 outcome = _receive(ready, task, process)

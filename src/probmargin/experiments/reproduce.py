@@ -56,10 +56,14 @@ class ReproduceRequest:
     def __post_init__(self) -> None:
         if self.executor not in ("local", "ray"):
             raise unknown_name("executor", self.executor, ["local", "ray"])
-        if self.executor == "local" and (self.address is not None or self.gpus_per_run is not None):
-            raise UsageError("--address and --gpus-per-run are for Ray: give --executor ray, or leave them out")
+        if self.executor == "local" and self.address is not None:
+            raise UsageError("--address is for Ray: give --executor ray, or leave it out")
         if self.gpus_per_run is not None and self.gpus_per_run < 0:
             raise UsageError(f"--gpus-per-run must be 0 or more, not {self.gpus_per_run}")
+        if self.executor == "local" and not 0.01 <= (1.0 if self.gpus_per_run is None else self.gpus_per_run) <= 1:
+            raise UsageError(
+                f"--gpus-per-run {self.gpus_per_run} needs --executor ray; without it give 1, or 0.5 for two at once"
+            )
 
     @property
     def records(self) -> Path:
@@ -188,7 +192,7 @@ def _start(tasks: Sequence[Task], request: ReproduceRequest, receive: Callable[[
         gpus = (0.0 if request.device == "cpu" else 1.0) if request.gpus_per_run is None else request.gpus_per_run
         run_on_cluster(tasks, receive, address=request.address, gpus=gpus)
         return
-    devices = _devices(request.device)
+    devices = _devices(request.device, round(1 / (request.gpus_per_run or 1)))
     if request.scale == "smoke" and devices == ["cpu"]:
         # Its network is so small that a second thread costs more than it brings.
         torch.set_num_threads(1)
@@ -198,12 +202,13 @@ def _start(tasks: Sequence[Task], request: ReproduceRequest, receive: Callable[[
         run_in_turn(tasks, receive, say)
 
 
-def _devices(asked: str | None) -> list[str]:
-    """One for each GPU, where there are several and none is named."""
+def _devices(asked: str | None, at_once: int = 1) -> list[str]:
+    """One for each run at a time: every GPU, where none is named, as often as it takes runs; a CPU once."""
     device = pick_device(asked)
-    if device.type == "cuda" and device.index is None:
-        return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
-    return [str(device)]
+    if device.type != "cuda":
+        return [str(device)]
+    indices = range(torch.cuda.device_count()) if device.index is None else [device.index]
+    return [f"cuda:{index}" for _ in range(at_once) for index in indices]
 
 
 def render(request: ReproduceRequest, say: Say) -> None:

@@ -64,6 +64,15 @@ class Task:
         return Run(self.out / self.id)
 
     @property
+    def fork(self) -> str | None:
+        """Where it starts from; without the parent's state, on another machine for one, it is trained whole."""
+        if self.parent is None or self.run.record_path.exists():
+            return None
+        parent = Run(self.out / self.parent.run)
+        state = parent.checkpoints_path / f"state-{self.parent.epochs:04d}.json"
+        return f"{parent.path}@{self.parent.epochs}" if state.exists() else None
+
+    @property
     def is_trained(self) -> bool:
         """Has the run in its folder, if it is this one, ended?"""
         if not self.run.record_path.exists():
@@ -128,7 +137,7 @@ def _train(task: Task, reporter: Reporter) -> None:
         seed=task.seed,
         device=task.device,
         resume=run.record_path.exists(),
-        fork=_fork(task),
+        fork=task.fork,
         keep_epochs=task.keep_epochs,
         monitor=task.monitor if task.has_curves else None,
         monitor_every=task.monitor_every,
@@ -136,15 +145,6 @@ def _train(task: Task, reporter: Reporter) -> None:
         label_noise=task.label_noise,
     )
     train(task.recipe, _load(task.data, task.data_dir), request, reporter)
-
-
-def _fork(task: Task) -> str | None:
-    """Where to start from; without the parent's state, on another machine for one, the run is trained whole."""
-    if task.parent is None or task.run.record_path.exists():
-        return None
-    parent = Run(task.out / task.parent.run)
-    state = parent.checkpoints_path / f"state-{task.parent.epochs:04d}.json"
-    return f"{parent.path}@{task.parent.epochs}" if state.exists() else None
 
 
 def _judge(task: Task, reporter: Reporter) -> None:
