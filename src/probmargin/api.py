@@ -12,7 +12,6 @@ from probmargin.attacks.balls import Norm
 from probmargin.core.arguments import checked
 from probmargin.core.batch import AttackResult, LossTerms
 from probmargin.core.errors import UsageError
-from probmargin.core.losses import logit_margin, probabilistic_margin
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Images, Labels
 from probmargin.data.checks import Array, as_tensor, check_images
@@ -32,8 +31,10 @@ from probmargin.methods.pieces import (
     attack,
     gairat_weight,
     hinge_weight,
+    logit_margin,
     mart_loss,
     normalize_weights,
+    probabilistic_margin,
     sigmoid_weight,
     step_weight,
     trades_loss,
@@ -154,6 +155,8 @@ def train(
     """
     if not isinstance(model, str):
         check_is_network(model)
+    if not isinstance(reporter, Reporter | None):
+        raise UsageError(f"reporter is given as {type(reporter).__name__}: pass a Reporter, or verbose=True")
     in_files = None if placement == "auto" else placement == "files"
     dataset = as_data_set(data, data_dir, download=download, in_files=in_files)
     own = reporter or Reporter(quiet=not verbose)
@@ -220,7 +223,7 @@ def evaluate(
     check_is_network(model)
     attacks = tuple(attacks.split(",")) if isinstance(attacks, str) else attacks
     x, labels = as_tensor(data[0], "images"), as_tensor(data[1], "labels")
-    one_class = labels.numel() > 0 and labels.min() == labels.max()
+    one_class = labels.numel() > 0 and not labels.is_floating_point() and bool(labels.min() == labels.max())
     check_images(x, labels, num_classes=max(2, int(labels.max()) + 1) if one_class else None)
     chosen = pick_device(device)
     settings = EvaluationSettings(norm=norm, eps=eps, seed=seed, batch_size=batch_size)

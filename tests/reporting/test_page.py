@@ -177,7 +177,7 @@ def test_a_run_that_stands_half_way(tmp_path: Path) -> None:
 
 
 def test_commands_carry_what_the_run_was_made_with(tmp_path: Path) -> None:
-    settings = {"num_classes": 2, "mean_std": [[0.5], [0.2]]}
+    settings = {"num_classes": 2, "in_channels": 1, "mean_std": [[0.5], [0.2]]}
     monitors = {"counts": {"pgd-20": 100}}
     more: dict[str, Any] = {"validation": 10, "label_noise": "symmetric:0.2", "monitors": monitors}
     more["model_settings"] = settings

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, final
 import torch
 
 from probmargin.core.batch import AttackResult, TraceLevel
+from probmargin.core.errors import UsageError
 from probmargin.core.frozen import ModelMode, frozen
 from probmargin.core.fusing import fusable
 from probmargin.core.losses import KLDirection, cross_entropy, cw_loss, directed_kl
@@ -36,6 +37,7 @@ class Attack(ABC):
         trace: TraceLevel = "none",
     ) -> AttackResult:
         """Attack the images; without `noise`, random numbers follow torch's global generator."""
+        _check_call(model, x, labels, noise)
         source = fresh_noise(len(x), x.device) if noise is None else noise
         with frozen(model, self.model_mode) as call:
             return self.run(call, x.detach(), labels, noise=source, trace=trace)
@@ -43,6 +45,22 @@ class Attack(ABC):
     @abstractmethod
     def run(self, model: Classifier, x: Images, labels: Labels, *, noise: Noise, trace: TraceLevel) -> AttackResult:
         """Attack a model that is already frozen."""
+
+
+def _check_call(model: object, x: object, labels: object, noise: object) -> None:
+    """Refuse what is no batch, by what is known without waiting for a device."""
+    if not callable(model) or isinstance(model, type):
+        raise UsageError("an attack calls the model: pass a network, or a function from images to logits")
+    if not isinstance(x, torch.Tensor) or not isinstance(labels, torch.Tensor):
+        found = type(x if not isinstance(x, torch.Tensor) else labels).__name__
+        raise UsageError(f"an attack takes tensors x and labels, not {found}: convert them first")
+    if x.ndim < 2 or not x.is_floating_point() or labels.shape != x.shape[:1] or labels.is_floating_point():
+        raise UsageError(
+            f"an attack takes float images (B, C, H, W) in [0, 1] and B integer labels, not {x.dtype} "
+            f"{tuple(x.shape)} and {labels.dtype} {tuple(labels.shape)}: convert them first"
+        )
+    if not isinstance(noise, Noise | None):
+        raise UsageError(f"noise is given as {type(noise).__name__}: pass a KeyedNoise, or leave it out")
 
 
 ATTACKS: Registry[Attack] = Registry("attack", "probmargin.attacks")

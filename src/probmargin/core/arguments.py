@@ -52,8 +52,9 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 def _is_plain(kind: Any) -> bool:
     origin = typing.get_origin(kind)
-    if origin in (Annotated, Literal, Mapping):
+    if origin in (Annotated, Literal, Mapping, Callable):
         return True
     if origin in _ORIGINS:
         return all(_is_plain(member) for member in typing.get_args(kind) if member is not Ellipsis)
-    return kind in _SCALARS
+    # By its name, since what reads records does without torch.
+    return kind in _SCALARS or getattr(kind, "__name__", "") == "Tensor"

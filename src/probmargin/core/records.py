@@ -10,7 +10,7 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
@@ -24,7 +24,7 @@ Unbounded = Annotated[float, "may be infinite"]
 
 _SHOWN = 80
 """Letters of a wrong value that an error repeats."""
-_WORDS: dict[Any, str] = {str: "text", Path: "a Path"}
+_WORDS = {"str": "text", "Path": "a Path", "Tensor": "a tensor"}
 
 
 def parse_number(text: str) -> float:
@@ -74,20 +74,11 @@ def coerce(value: Plain, kind: Any, path: str) -> Any:
     >>> coerce("8/255", float, "attack.eps"), coerce([74, 89], tuple[int, ...], "lr_milestones")
     (0.031372, (74, 89))
     """
-    value = _plain_scalar(value)
-    origin = typing.get_origin(kind)
     if kind is Any:
         return value
-    if origin is Annotated:
-        return _coerce_number(value, float, path, unbounded=kind is Unbounded)
-    if origin is Literal:
-        return _coerce_literal(value, kind, path)
-    if origin in (Union, types.UnionType):
-        return _coerce_union(value, kind, path)
-    if origin in (tuple, Sequence):
-        return _coerce_tuple(value, kind, path)
-    if origin in (dict, Mapping):
-        return _coerce_mapping(value, path)
+    value = value if getattr(kind, "__name__", "") == "Tensor" else _plain_scalar(value)
+    if by_origin := _BY_ORIGIN.get(typing.get_origin(kind)):
+        return by_origin(value, kind, path)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return value if isinstance(value, kind) else build(kind, value, path)
     return _coerce_scalar(value, kind, path)
@@ -105,7 +96,13 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _coerce_mapping(value: Plain, path: str) -> dict[str, Any]:
+def _check_function(value: Any, kind: Any, path: str) -> Any:
+    if not callable(value):
+        raise UsageError(f"{path} takes a function such as print, not {_shown(value)}")
+    return value
+
+
+def _coerce_mapping(value: Plain, kind: Any, path: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise UsageError(f"{path} takes names with values such as {{'lr': 0.1}}, not {_shown(value)}")
     for name in value:
@@ -163,7 +160,8 @@ def _coerce_scalar(value: Plain, kind: Any, path: str) -> Any:
         return value
     if isinstance(kind, type) and isinstance(value, kind):
         return value
-    raise UsageError(f"{path} takes {_WORDS.get(kind) or getattr(kind, '__name__', kind)}, not {_shown(value)}")
+    name = getattr(kind, "__name__", str(kind))
+    raise UsageError(f"{path} takes {_WORDS.get(name, name)}, not {_shown(value)}")
 
 
 def _coerce_number(value: Plain, kind: type, path: str, *, unbounded: bool = False) -> float:
@@ -178,6 +176,23 @@ def _coerce_number(value: Plain, kind: type, path: str, *, unbounded: bool = Fal
     if kind is int and number != int(number):
         raise UsageError(f"{path} takes a whole number, not {_shown(value)}")
     return kind(number)  # type: ignore[no-any-return]
+
+
+def _coerce_unbounded(value: Plain, kind: Any, path: str) -> float:
+    return _coerce_number(value, float, path, unbounded=kind is Unbounded)
+
+
+_BY_ORIGIN: dict[Any, Callable[[Any, Any, str], Any]] = {
+    Annotated: _coerce_unbounded,
+    Literal: _coerce_literal,
+    Union: _coerce_union,
+    types.UnionType: _coerce_union,
+    tuple: _coerce_tuple,
+    Sequence: _coerce_tuple,
+    dict: _coerce_mapping,
+    Mapping: _coerce_mapping,
+    Callable: _check_function,
+}
 
 
 def build(cls: type, plain: Plain, path: str) -> Any:

@@ -84,7 +84,11 @@ def _fix(low: float, high: float) -> str:
 def check_labels(labels: torch.Tensor, count: int, num_classes: int | None) -> None:
     """Raise UsageError unless each image has one integer label, in range, of more than one class."""
     if labels.ndim != 1:
-        fix = "labels.reshape(-1)" if labels.numel() == len(labels) else "labels.argmax(1) if they are one-hot"
+        fix = (
+            "labels.reshape(-1)"
+            if labels.ndim == 0 or labels.numel() == len(labels)
+            else "labels.argmax(1) if they are one-hot"
+        )
         raise UsageError(f"labels must have shape (N,); found {tuple(labels.shape)}: use {fix}")
     if labels.dtype not in _INTEGERS:
         raise UsageError(f"labels have dtype {_name(labels.dtype)}: pass integer class numbers (int64)")

@@ -43,6 +43,8 @@ def export(request: ExportRequest, log: Log) -> Path:
 def _targets(request: ExportRequest) -> list[Path]:
     """What will be there: the model, then its card."""
     out = request.out
+    if not out.name:
+        raise UsageError(f"-o {out} has no name; name a file or a new folder in it")
     if request.format == "robustbench":
         if out.suffix:
             raise UsageError(f"a robustbench bundle is a folder: give -o a name without {out.suffix}")

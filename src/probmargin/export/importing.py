@@ -48,9 +48,8 @@ def import_weights(request: ImportRequest, log: Log) -> Imported:
     if request.layout not in LAYOUTS:
         raise unknown_name("layout", request.layout, LAYOUTS)
     if request.out.suffix != ".safetensors":
-        raise UsageError(
-            f"imported weights are written as safetensors: give -o {request.out.with_suffix('')}.safetensors"
-        )
+        stem = request.out.with_suffix("") if request.out.name else "weights"
+        raise UsageError(f"imported weights are written as safetensors: give -o {stem}.safetensors")
     check_is_new(request.out, "-o")
     weights, mean_std = _read(request)
     model = _network(request.model, weights)

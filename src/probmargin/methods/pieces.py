@@ -5,10 +5,13 @@ from typing import Any
 import torch  # noqa: F401 - the examples use it
 
 from probmargin.attacks.attack import ATTACKS, Attack
+from probmargin.core import losses
 from probmargin.core.arguments import checked
 from probmargin.core.batch import BatchView, LossTerms
+from probmargin.core.errors import UsageError
 from probmargin.core.records import Unbounded
 from probmargin.core.types import Labels, Logits, PerExample
+from probmargin.data.checks import check_labels
 from probmargin.objectives.at import AT
 from probmargin.objectives.mart import Mart
 from probmargin.objectives.trades import Trades
@@ -67,6 +70,8 @@ def normalize_weights(weight: PerExample, how: str = "mean_one") -> PerExample:
     >>> normalize_weights(torch.tensor([3.0, 1.0])).tolist()
     [1.5, 0.5]
     """
+    if weight.ndim != 1:
+        raise UsageError(f"weights must have shape (B,), not {tuple(weight.shape)}")
     return NORMALIZERS.build(how)(weight, reduce=lambda total: total)
 
 
@@ -77,6 +82,7 @@ def at_loss(logits_adv: Logits, labels: Labels) -> LossTerms:
     >>> at_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0])).weighted.tolist()
     [0.6931]
     """
+    _check(labels, logits_adv)
     return AT()(BatchView(labels=labels, logits_adv=logits_adv))
 
 
@@ -88,6 +94,7 @@ def trades_loss(logits_nat: Logits, logits_adv: Logits, labels: Labels, beta: fl
     >>> (terms.weighted + terms.plain).mean().item()
     3.2958
     """
+    _check(labels, logits_nat, logits_adv)
     return Trades(beta=beta)(BatchView(labels=labels, logits_nat=logits_nat, logits_adv=logits_adv))
 
 
@@ -99,7 +106,42 @@ def mart_loss(logits_nat: Logits, logits_adv: Logits, labels: Labels, beta: floa
     >>> terms.weighted.tolist(), round(terms.plain.item(), 4)
     ([1.3861], 0.0)
     """
+    _check(labels, logits_nat, logits_adv)
     return Mart(beta=beta)(BatchView(labels=labels, logits_nat=logits_nat, logits_adv=logits_adv))
+
+
+@checked
+def logit_margin(logits: Logits, labels: Labels) -> PerExample:
+    """MM = z_y - max_{j != y} z_j; positive where the prediction is right.
+
+    >>> logit_margin(torch.tensor([[3.0, 1.0, 0.0], [1.0, 0.0, 4.0]]), torch.tensor([0, 0])).tolist()
+    [2.0, -3.0]
+    """
+    _check(labels, logits)
+    return losses.logit_margin(logits, labels)
+
+
+@checked
+def probabilistic_margin(logits: Logits, labels: Labels) -> PerExample:
+    """PM = p_y - max_{j != y} p_j, in [-1, 1]; positive where the prediction is right.
+
+    >>> logits = torch.tensor([[0.7, 0.2, 0.1], [0.3, 0.6, 0.1]]).log()
+    >>> probabilistic_margin(logits, torch.tensor([0, 0])).tolist()
+    [0.50, -0.30]
+    """
+    _check(labels, logits)
+    return losses.probabilistic_margin(logits, labels)
+
+
+def _check(labels: Labels, *logits: Logits) -> None:
+    """Refuse what is no batch of logits with labels; values are looked at where that costs no wait for a device."""
+    for found in logits:
+        if found.ndim != 2 or not found.is_floating_point() or found.shape != logits[0].shape:
+            raise UsageError(
+                f"logits must be floats (B, classes), all of one shape, not {found.dtype} {tuple(found.shape)}"
+            )
+    if labels.device.type == "cpu" or labels.shape != logits[0].shape[:1]:
+        check_labels(labels, len(logits[0]), logits[0].shape[1])
 
 
 @checked

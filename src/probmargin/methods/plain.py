@@ -82,7 +82,7 @@ def with_settings(method: Method, settings: Mapping[str, Any]) -> Method:
     plain = method.plain()
     is_tied = method.burn_in_epochs in method.lr_milestones[:1]
     for path, value in settings.items():
-        _change(plain, path, value)
+        _change(plain, path, value.tolist() if hasattr(value, "tolist") else value)
     if is_tied and "lr_milestones" in settings and "burn_in_epochs" not in settings and plain["lr_milestones"]:
         plain["burn_in_epochs"] = "first_lr_drop"
     return from_plain(plain)

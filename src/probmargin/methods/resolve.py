@@ -134,6 +134,8 @@ def resolve(
 
     `data` is a known data set's name, or the scale that one of the user's own asks for.
     """
+    if not isinstance(data, str | DataScale):
+        raise UsageError(f"data is given as {type(data).__name__}: pass a name such as 'digits', or a DataScale")
     if isinstance(method, Method):
         recipe = method
     else:

@@ -1,11 +1,13 @@
 """What each example did in an epoch: kept on the device while it runs, and in dynamics.npz where asked for."""
 
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from probmargin.core.errors import UsageError
 from probmargin.core.losses import is_correct, probabilistic_margin
 from probmargin.core.types import Labels
 from probmargin.engine.files import written_aside
@@ -49,12 +51,16 @@ class Dynamics:
         """Take over the epochs before one from a file, this run's own or another's."""
         if not path.exists():
             return
-        with np.load(path, allow_pickle=False) as file:
-            lps = file["lps"] if "lps" in file else np.full(file["margin"].shape, np.nan)
-            parts = [file["margin"], file["weight"], file["correct"], lps]
-            for row, epoch in enumerate(file["epochs"].tolist()):
-                if epoch < before:
-                    self.rows[epoch] = np.stack([part[row].astype(np.float32) for part in parts])
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                lps = file["lps"] if "lps" in file else np.full(file["margin"].shape, np.nan)
+                parts = [file["margin"], file["weight"], file["correct"], lps]
+                epochs = file["epochs"].tolist()
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            raise UsageError(f"{path} cannot be read ({error}); delete it, or leave --dynamics out") from None
+        for row, epoch in enumerate(epochs):
+            if epoch < before:
+                self.rows[epoch] = np.stack([part[row].astype(np.float32) for part in parts])
 
     def write(self) -> None:
         """Write all epochs so far, whole or not at all."""

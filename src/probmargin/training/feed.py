@@ -157,12 +157,17 @@ class FileFeed(Feed):
             began = time.perf_counter()
 
 
+def check_placement(train: ImageSet, asked: Placement) -> None:
+    """Refuse to leave images in files that they are not in."""
+    if asked == "files" and not isinstance(train, FileImageSet):
+        raise UsageError("only images of folder:PATH can stay in their files: use --placement host")
+
+
 def place(train: ImageSet, device: torch.device, asked: Placement, batch_size: int) -> tuple[ImageSet, Feed | None]:
     """Put the images on the device where they fit; else leave them where they are, with a feed that brings them."""
     if isinstance(train, FileImageSet) and asked in ("auto", "files"):
         return train.with_labels_on(device), FileFeed(train, device)
-    if asked == "files":
-        raise UsageError("only images of folder:PATH can stay in their files: use --placement host")
+    check_placement(train, asked)
     if isinstance(train, FileImageSet):
         train = train.to("cpu")
     if asked == "host" or (asked == "auto" and not _fits(train, device)):

@@ -15,7 +15,7 @@ from probmargin.engine.files import append_json_line, write_json, written_aside
 from probmargin.methods.method import Method
 from probmargin.runs.run import Run
 from probmargin.training.agreement import differences
-from probmargin.training.fork import Fork, adopt, check_fork, described, load_fork
+from probmargin.training.fork import Fork, check_fork, described, legacy_of
 from probmargin.training.progress import Reporter
 from probmargin.training.validation import Validation
 
@@ -43,12 +43,13 @@ class Beginning:
             return self._resume(reporter)
         if self.fork is not None:
             check_fork(self.fork, self.method, self.identity | self.environment, self.num_examples)
-            load_fork(self.fork)
+        # Read before anything is written: what the other run lacks is found here.
+        legacy = legacy_of(self.fork, self.validation) if self.fork else None
         self._write()
-        if self.fork is None:
+        if self.fork is None or legacy is None:
             return None
         reporter.say(f"forked from {self.fork.state_path.name} of {self.fork.run.path}")
-        return adopt(self.fork, self.run, self.method, self.validation)
+        return legacy.hand_over(self.run, self.method, self.fork.state_path.name)
 
     def _is_claimed(self) -> bool:
         """True where an earlier start of the same run is there to go on from."""

@@ -74,21 +74,36 @@ def load_fork(fork: Fork) -> Checkpoint:
     return checkpoints.load(fork.state_path, misfit_state)
 
 
-def adopt(fork: Fork, run: Run, method: Method, validation: Validation | None) -> Checkpoint:
-    """Write the parent's state and metrics into the new run's folder and return the state."""
+@dataclass(frozen=True)
+class Legacy:
+    """What a run takes over from the one it branches off from."""
+
+    state: Checkpoint
+    metrics: list[dict[str, Any]]
+    best: Checkpoint | None
+
+    def hand_over(self, run: Run, method: Method, name: str) -> Checkpoint:
+        """Write it into the new run's folder and return the state."""
+        with written_aside(run.metrics_path) as aside:
+            aside.touch()
+            for row in self.metrics:
+                append_json_line(aside, row)
+        if self.best is not None:
+            checkpoints.save(best_path(run), self.best)
+        own = replace(self.state, facts={**self.state.facts, "recipe_hash": method.hash()})
+        checkpoints.save(run.checkpoints_path / name, own)
+        return own
+
+
+def legacy_of(fork: Fork, validation: Validation | None) -> Legacy:
+    """Read the parent's state, its metrics so far and its best state, or say what is missing."""
     saved = load_fork(fork)
     rows = [row for row in fork.run.metrics if row["epoch"] < fork.epochs]
     best = _best_so_far(rows, validation, fork)
     due: Callable[[int], bool] = validation.is_due if validation else lambda epoch: False
-    with written_aside(run.metrics_path) as aside:
-        aside.touch()
-        for row in rows:
-            append_json_line(aside, row if due(row["epoch"]) else {k: v for k, v in row.items() if k != "validation"})
-    if best is not None:
-        _adopt_best(fork, run, best["epoch"])
-    own = replace(saved, facts={**saved.facts, "best": best, "recipe_hash": method.hash()})
-    checkpoints.save(run.checkpoints_path / fork.state_path.name, own)
-    return own
+    kept = [row if due(row["epoch"]) else {k: v for k, v in row.items() if k != "validation"} for row in rows]
+    state = replace(saved, facts={**saved.facts, "best": best})
+    return Legacy(state, kept, None if best is None else _best_state(fork, best["epoch"]))
 
 
 def _best_so_far(rows: list[dict[str, Any]], validation: Validation | None, fork: Fork) -> dict[str, Any] | None:
@@ -106,14 +121,13 @@ def _best_so_far(rows: list[dict[str, Any]], validation: Validation | None, fork
     return best
 
 
-def _adopt_best(fork: Fork, run: Run, epochs: int) -> None:
-    """Copy the best state, which the parent must still have."""
+def _best_state(fork: Fork, epochs: int) -> Checkpoint:
+    """The best state, which the parent must still have."""
     for path in (best_path(fork.run), fork.run.checkpoints_path / f"state-{epochs:04d}"):
         if path.with_suffix(".json").exists():
             saved = checkpoints.load(path, misfit_state)
             if saved.facts["epoch"] == epochs:
-                checkpoints.save(best_path(run), saved)
-                return
+                return saved
     raise UsageError(
         f"{fork.run.path} has not kept its best state, after {epochs} epochs; train it into another --out with "
         f"--keep-epochs {epochs}"

@@ -24,7 +24,7 @@ from probmargin.training.assemble import Hardware
 from probmargin.training.board import Board
 from probmargin.training.distributed import check_shares, with_sync_bn
 from probmargin.training.examples import Dynamics, empty_examples
-from probmargin.training.feed import Placement, place
+from probmargin.training.feed import Placement, check_placement, place
 from probmargin.training.folder import Beginning
 from probmargin.training.fork import parse_fork
 from probmargin.training.guards import check_every_epoch, check_kept_epochs, check_last_batch, check_phases, short_reach
@@ -76,6 +76,8 @@ class _Training:
         check_every_epoch(method)
         check_kept_epochs(request.keep_epochs, method.epochs)
         self.images = _prepare(data, request)
+        self.placement = coerce(request.placement, Placement, "--placement")
+        check_placement(self.images.train, self.placement)
         check_shares(len(self.images.train), method.batch_size, world)
 
     def carry_out(self) -> tuple[Run, nn.Module]:
@@ -116,20 +118,23 @@ class _Training:
             validation=validation,
             wrong_labels=self.images.wrong_labels,
         )
-        saved = self.world.from_writer(lambda: beginning.open(self.reporter))
         if self.request.sync_bn and self.world.size > 1:
             model = with_sync_bn(model, self.device)
+        dynamics = self._dynamics(beginning)
+        saved = self.world.from_writer(lambda: beginning.open(self.reporter))
         state = TrainState.fresh(model.to(self.device), self.method)
         state.examples = empty_examples(len(self.images.train), self.device)
         if saved is not None:
             state.restore(saved)
+        if dynamics is not None:
+            dynamics.read(dynamics.path, state.epoch)
         if not self.world.is_writer:
             state.forget_sums()
         watchers = Watchers(
             reporter=self.reporter,
             validation=validation,
             monitors=monitors,
-            dynamics=self._dynamics(state, beginning),
+            dynamics=dynamics,
             board=Board(self.run.path, state.epoch) if self.world.is_writer else None,
         )
         self._fit(state, watchers)
@@ -157,9 +162,7 @@ class _Training:
             counts_steps=self.request.dynamics,
         )
         size = math.ceil(self.method.batch_size / self.world.size)
-        images, feed = place(
-            self.images.train, self.device, coerce(self.request.placement, Placement, "--placement"), size
-        )
+        images, feed = place(self.images.train, self.device, self.placement, size)
         if feed is not None:
             self.reporter.say(f"training images stay {feed.where} and are brought to the device batch by batch")
         trainer = Trainer(self.run, self.method, state, images, settings=settings, watchers=watchers, feed=feed)
@@ -211,13 +214,13 @@ class _Training:
         images = self.data.test.take(range(max(counts.values()))).to(self.device)
         return Monitors(images, counts, self.method, self.request.monitor_every)
 
-    def _dynamics(self, state: TrainState, beginning: Beginning) -> Dynamics | None:
+    def _dynamics(self, beginning: Beginning) -> Dynamics | None:
+        """What each example does, with what the run that this one branches off from has kept of it."""
         if not self.request.dynamics or not self.world.is_writer:
             return None
         dynamics = Dynamics(self.run.path / "dynamics.npz", self.images.train.index)
         if beginning.fork is not None:
             dynamics.read(beginning.fork.run.path / "dynamics.npz", beginning.fork.epochs)
-        dynamics.read(dynamics.path, state.epoch)
         return dynamics
 
     def _close(self, state: TrainState) -> None:
