@@ -73,7 +73,7 @@ def test_a_fork_killed_before_its_first_state_asks_for_its_origin_again(tmp_path
     whole, path = fit(tmp_path / "fork", recipe("mail-at"), fork=origin)
     for state in open_run(path).states():
         state.with_suffix(".json").unlink()
-    with pytest.raises(UsageError, match="give --fork parent@4 again"):
+    with pytest.raises(UsageError, match="give --fork DIR/parent@4 again"):
         fit(path, recipe("mail-at"), resume=True)
     again, _ = fit(path, recipe("mail-at"), resume=True, fork=origin)
     assert same(whole, again)
