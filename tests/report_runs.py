@@ -101,7 +101,8 @@ def write_run(path: Path, *, epochs: int = 6, parts: str = "evaluation audit dyn
     """A run's folder with these parts, trained for so many epochs of six."""
     path.mkdir(parents=True)
     facts: dict[str, Any] = {"id": path.name, "recipe": RECIPE, "seed": 1, "data": "digits", "model": "small-cnn"}
-    facts |= {"model_settings": {"num_classes": 2, "in_channels": 1}, "data_fingerprint": "f", "versions": {"torch": "2"}}
+    facts |= {"model_settings": {"num_classes": 2, "in_channels": 1}}
+    facts |= {"data_fingerprint": "f", "versions": {"torch": "2"}}
     facts |= {"train_seconds": 12.0} if "finished" in parts else {}
     facts |= record
     lines = "".join(json.dumps(row) + "\n" for row in metrics(epochs))

@@ -40,7 +40,7 @@ OPTIONS = {
     "--validation --validation-every --early-stopping --monitor --monitor-every --dynamics --label-noise --sync-bn "
     "--placement --dry-run --help",
     "evaluate": "--attacks --model --checkpoint --data --data-dir --download --image-size --num-examples --norm --eps "
-    "--protocol --seed --device --batch-size --shard --save-adversarial --out --fresh --help",
+    "--protocol --seed --device --batch-size --search-precision --shard --save-adversarial --out --fresh --help",
     "merge": "--help",
     "audit": "--surrogate --model --checkpoint --data --data-dir --download --image-size --num-examples --norm --eps "
     "--seed --device --out --help",

@@ -208,7 +208,7 @@ def test_wrong_requests_are_one_line() -> None:
     with pytest.raises(UsageError, match="--gpus-per-run"):
         request(executor="ray", gpus_per_run=-1.0)
     for share in (0.0, 2.0):
-        with pytest.raises(UsageError, match=r"needs --executor ray; without it give 1, or 0\.5"):
+        with pytest.raises(UsageError, match=r"give a share from 0\.01 to 1"):
             request(gpus_per_run=share)
 
 

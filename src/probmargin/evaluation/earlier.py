@@ -12,7 +12,7 @@ from probmargin.core.records import canonical_hash
 from probmargin.engine.files import read_json_object
 from probmargin.evaluation.verdicts import Array, EntryVerdicts, Verdicts
 
-CONDITIONS = ("protocol", "norm", "eps", "seed", "weights", "data_fingerprint")
+CONDITIONS = ("protocol", "norm", "eps", "seed", "search", "weights", "data_fingerprint")
 """What results that stand side by side agree in, beside the images."""
 _MACHINE = ("hardware", "commit", "versions")
 

@@ -58,6 +58,11 @@ class EvaluationSettings:
     """Survivors of AutoAttack's ensembles to attack again in float32; 100 where searches were less precise, else 0."""
     search: SearchPrecision = "auto"
 
+    def conditions(self) -> dict[str, Any]:
+        """What results that are compared agree in."""
+        chosen = {} if self.search == "auto" else {"search": self.search}
+        return {"norm": self.norm, "eps": self.eps, "seed": self.seed, **chosen}
+
 
 @dataclass(frozen=True)
 class Keep:
@@ -78,10 +83,7 @@ class Keep:
         """The partial results of a plan."""
         if self.folder is None or not plan.stages:
             return Parts()
-        shared: dict[str, Any] = {"norm": settings.norm, "eps": settings.eps, "seed": settings.seed}
-        shared["attack"] = plan.meaning()
-        if settings.search != "auto":
-            shared["search"] = settings.search
+        shared = {**settings.conditions(), "attack": plan.meaning()}
         folder = entry_folder(self.folder, plan.name, {**self.identity, **shared})
         return StoredParts(folder, ids.cpu(), with_images=self.images, fresh=self.fresh)
 
@@ -185,7 +187,7 @@ def judge(
         worst={**{name: values.numpy() for name, values in vars(worst.score).items()}, "size": worst.size.numpy()},
         broken_by=tuple(worst.broken_by),
         entries=entries,
-        facts={"protocol": settings.protocol, "norm": settings.norm, "eps": settings.eps, "seed": settings.seed},
+        facts={"protocol": settings.protocol, **settings.conditions()},
     )
     return verdicts, worst.x_adv
 

@@ -62,7 +62,7 @@ class ReproduceRequest:
             raise UsageError(f"--gpus-per-run must be 0 or more, not {self.gpus_per_run}")
         if self.executor == "local" and not 0.01 <= (1.0 if self.gpus_per_run is None else self.gpus_per_run) <= 1:
             raise UsageError(
-                f"--gpus-per-run {self.gpus_per_run} needs --executor ray; without it give 1, or 0.5 for two at once"
+                f"--gpus-per-run is {self.gpus_per_run}: give a share from 0.01 to 1, or another with --executor ray"
             )
 
     @property
