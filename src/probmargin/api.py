@@ -41,7 +41,7 @@ from probmargin.methods.pieces import (
 )
 from probmargin.methods.propose import propose
 from probmargin.methods.resolve import resolve
-from probmargin.models.checks import check_gradient, check_is_network
+from probmargin.models.checks import check_gradient, check_is_network, check_keeps_images
 from probmargin.runs.run import Run as StoredRun, open_run
 from probmargin.runs.trained import Run
 from probmargin.training.drop_in import loss_recipe, recipe_loss
@@ -228,6 +228,7 @@ def evaluate(
     chosen = pick_device(device)
     settings = EvaluationSettings(norm=norm, eps=eps, seed=seed, batch_size=batch_size)
     on_device = model.to(chosen)
+    check_keeps_images(on_device, tuple(x.shape[1:]), type(model).__name__)
     if not set(attacks) <= WITHOUT_GRADIENTS:
         check_gradient(on_device, tuple(x.shape[1:]), type(model).__name__)
     images = as_floats(x, on_device).to(chosen)
@@ -251,6 +252,8 @@ def export(
     `format` is safetensors, torch-export, onnx or robustbench. `data` is what the file is checked on: the run's own
     unless given, which it must be where training data was given as arrays.
     """
+    if not isinstance(run, str | Path | StoredRun):
+        raise UsageError(f"run is given as {type(run).__name__}: pass its folder, or what pm.train returned")
     chosen = run if isinstance(run, StoredRun) else open_run(run)
     request = ExportRequest(
         run=chosen.path,

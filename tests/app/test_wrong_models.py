@@ -55,6 +55,23 @@ class Fixed(Net):
     def forward(self, x): return super().forward(x.view(2, 1, 8, 8))
 class InPlace(Net):
     def forward(self, x): return super().forward(x.clamp_(0, 1))
+class Shifted(Net):
+    def forward(self, x):
+        x.data.sub_(0.5)
+        return super().forward(x)
+class Double(Net):
+    def __init__(self):
+        super().__init__()
+        self.linear = self.linear.double()
+    def forward(self, x): return self.linear(self.conv(x).flatten(1).double())
+class Strict(Net):
+    def __init__(self):
+        super().__init__()
+        self.double()
+class Guarded(Net):
+    def forward(self, x):
+        assert x.min() >= 0 and x.max() <= 1, "my range"
+        return super().forward(x)
 class Auxiliary(Net):
     def forward(self, x): return (super().forward(x), x) if self.training else super().forward(x)
 class Still(Net):
@@ -89,7 +106,11 @@ MODELS = [
     ("no gradient reaches the images", "Without"),
     ("no gradient reaches the images", "Blind"),
     ("leave the batch size open", "Fixed"),
-    ("a leaf Variable that requires grad", "InPlace"),
+    ("InPlace changes its input in place; write x = x - 0.5", "InPlace"),
+    ("Shifted changes its input in place", "Shifted"),
+    ("Double computes in torch.float64; call .float() on it", "Double"),
+    ("Strict computes in torch.float64; call .float() on it", "Strict"),
+    ("Guarded fails on images a little outside [0, 1], where the attack starts: AssertionError: my range", "Guarded"),
     ("Auxiliary in train mode returns tuple; return one tensor of logits", "Auxiliary"),
     ("no gradient reaches the parameters", "Still"),
     ("SystemExit: 3", "Leaving"),
@@ -231,7 +252,7 @@ def test_loaders_and_dictionaries_from_python(tmp_path: Path) -> None:
     refused(r"train_loader\.dataset", data=(loader, loader))
     refused("pass a name", data=loader)
     refused("pass a name", data=({"image": x}, {"image": x}))
-    with pytest.raises(pm.UsageError, match="take them out of the batch"):
+    with pytest.raises(pm.UsageError, match="take it out of its batch"):
         pm.mail_loss(tiny_net(classes=2), {"image": x}, labels)  # type: ignore[arg-type]
     with pytest.raises(pm.UsageError, match="convert them before the call"):
         pm.mail_loss(tiny_net(classes=2), (x * 255).to(torch.uint8), labels)

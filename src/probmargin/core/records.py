@@ -24,7 +24,7 @@ Unbounded = Annotated[float, "may be infinite"]
 
 _SHOWN = 80
 """Letters of a wrong value that an error repeats."""
-_WORDS = {"str": "text", "Path": "a Path", "Tensor": "a tensor"}
+_WORDS = {"str": "text", "Path": "a Path"}
 
 
 def parse_number(text: str) -> float:
@@ -161,6 +161,8 @@ def _coerce_scalar(value: Plain, kind: Any, path: str) -> Any:
     if isinstance(kind, type) and isinstance(value, kind):
         return value
     name = getattr(kind, "__name__", str(kind))
+    if name == "Tensor":
+        raise UsageError(f"{path} takes a tensor, not {type(value).__name__}: take it out of its batch, or convert it")
     raise UsageError(f"{path} takes {_WORDS.get(name, name)}, not {_shown(value)}")
 
 

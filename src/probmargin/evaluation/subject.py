@@ -29,7 +29,7 @@ from probmargin.evaluation.run_data import check_data, data_of, is_own
 from probmargin.evaluation.summary import summarize
 from probmargin.evaluation.verdicts import Verdicts
 from probmargin.models.build import build_model, check_model, origin
-from probmargin.models.checks import check_gradient, check_logits
+from probmargin.models.checks import as_the_model_computes, check_gradient, check_logits
 from probmargin.runs.run import Run, open_run
 from probmargin.runs.weights import with_weights
 
@@ -257,8 +257,5 @@ def settings_of(request: EvaluationRequest, run: Run | None, total: int) -> Eval
 
 
 def as_floats(x: torch.Tensor, model: nn.Module) -> Images:
-    """Bytes as floats in [0, 1], and numpy's doubles as the model computes."""
-    if x.dtype == torch.uint8:
-        return x.float() / 255.0
-    is_double = any(parameter.dtype == torch.float64 for parameter in model.parameters())
-    return x.float() if x.dtype == torch.float64 and not is_double else x
+    """Bytes as floats in [0, 1], and all in the precision the model computes in."""
+    return as_the_model_computes(x.float() / 255.0 if x.dtype == torch.uint8 else x, model)

@@ -37,7 +37,7 @@ def as_the_model_computes(x: torch.Tensor, model: nn.Module) -> torch.Tensor:
     """Images in the precision of the model's parameters; half precision is too coarse for an attack's steps."""
     own = next((parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), x.dtype)
     if own in _HALF:
-        raise _is_half(type(model).__name__, own)
+        raise _is_other(type(model).__name__, own)
     return x.to(own)
 
 
@@ -50,6 +50,32 @@ def check_is_logits(found: object, count: int, name: str) -> None:
             f"model {name} gives an output of shape {tuple(found.shape)} for {count} images; return one tensor of "
             "logits (B, classes)"
         )
+
+
+def check_keeps_images(model: nn.Module, image_shape: tuple[int, ...], name: str) -> None:
+    """Refuse a model that writes into its input: the next pass would see other images. What fails is not seen here."""
+    x = as_the_model_computes(_images(model, 2, image_shape), model)
+    before, count = x.clone(), writes(x)
+    try:
+        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), model_mode(model, "eval"), torch.no_grad():
+            with_clean_buffers(model, detach=True)(x)
+    except (Exception, SystemExit):
+        return
+    if writes(x) != count or not torch.equal(x, before):
+        raise changes_its_images(name)
+
+
+def writes(x: torch.Tensor) -> int:
+    """How often a tensor has been written to, as far as torch counts that."""
+    return 0 if x.is_inference() else int(x._version)
+
+
+def changes_its_images(name: str) -> UsageError:
+    """The error for a model that writes into its input."""
+    return UsageError(
+        f"model {name} changes its input in place; write x = x - 0.5 for x -= 0.5, without inplace=True in its first "
+        "layer"
+    )
 
 
 def check_model(model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str) -> None:
@@ -69,6 +95,8 @@ def check_trainable(model: nn.Module, image_shape: tuple[int, ...], num_classes:
     """Refuse, beyond that, a model that gives probabilities, is random in eval mode, or lets no gradient through."""
     first, second = _outputs(model, image_shape, num_classes, name)
     trained = trained_parameters(model)
+    if _has_doubles(model):
+        raise _is_other(name, torch.float64)
     check_logits(first, name)
     if float((first - second).abs().max()) > _SAME:
         raise UsageError(
@@ -90,7 +118,9 @@ def check_gradient(
 
     A gradient of zeros is one: a last layer may begin at zero. Parameters, their gradients and buffers stay as found.
     """
-    found = _reached(model, _images(model, 3, image_shape).requires_grad_(), trained, name, mode)
+    check_keeps_images(model, image_shape, name)
+    x = as_the_model_computes(_images(model, 3, image_shape), model)
+    found = _reached(model, x.requires_grad_(), trained, name, mode)
     if not found[0] or (trained and not any(found[1:])):
         what = "images" if not found[0] else "parameters"
         raise UsageError(
@@ -134,12 +164,16 @@ def _images(model: nn.Module, count: int, image_shape: tuple[int, ...]) -> torch
     return torch.rand(count, *image_shape, generator=torch.Generator().manual_seed(0)).to(device)
 
 
+def _has_doubles(model: nn.Module) -> bool:
+    return any(parameter.dtype == torch.float64 for parameter in model.parameters())
+
+
 def _not_logits(found: object, name: str) -> UsageError:
     kind = found.dtype if isinstance(found, torch.Tensor) else type(found).__name__
     return UsageError(f"model {name} returns {kind}; return one tensor of logits (B, classes)")
 
 
-def _is_half(name: str, dtype: torch.dtype) -> UsageError:
+def _is_other(name: str, dtype: torch.dtype) -> UsageError:
     return UsageError(f"model {name} computes in {dtype}; call .float() on it, since precision is chosen here")
 
 
@@ -160,6 +194,7 @@ def _outputs(
     model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Two passes over the same two random images."""
+    check_keeps_images(model, image_shape, name)
     x = _images(model, 2, image_shape)
     try:
         with model_mode(model, "eval"), torch.no_grad():
@@ -167,6 +202,8 @@ def _outputs(
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
+        if _has_doubles(model):
+            raise _is_other(name, torch.float64) from None
         raise UsageError(
             f"model {name} does not take images of shape {image_shape}: {failed_at(error)}; build it for "
             f"{image_shape[0]} channels and images of {image_shape[1]}x{image_shape[2]}, or pass other data"
@@ -180,7 +217,7 @@ def _outputs(
         )
     _check_batch_sizes(model, image_shape, num_classes, name)
     if first.dtype in _HALF:
-        raise _is_half(name, first.dtype)
+        raise _is_other(name, first.dtype)
     if not bool(first.isfinite().all()):
         bad = next((key for key, value in model.state_dict().items() if not bool(value.isfinite().all())), None)
         where = f"{bad} holds NaN or infinite values" if bad else "its weights are finite, its forward pass is not"

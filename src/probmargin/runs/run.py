@@ -124,4 +124,6 @@ def open_run(path: Path | str) -> Run:
         raise UsageError(
             f"{path} is not a run's folder, it has no recipe.json and record.json; name the --out of a run"
         )
+    # A damaged record is found here, before a command has written anything.
+    read_json_object(run.record_path, misfit_record)
     return run

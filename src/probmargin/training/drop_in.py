@@ -1,6 +1,7 @@
 """The training loss for anyone's own loop."""
 
 from collections.abc import Callable
+from itertools import islice
 
 import torch
 from torch import nn
@@ -14,7 +15,14 @@ from probmargin.data.checks import check_labels, check_pixels
 from probmargin.methods.method import Method
 from probmargin.methods.plain import at_epoch, with_settings
 from probmargin.methods.resolve import named
-from probmargin.models.checks import as_the_model_computes, check_is_logits
+from probmargin.models.checks import (
+    as_the_model_computes,
+    changes_its_images,
+    check_is_logits,
+    check_keeps_images,
+    writes,
+)
+from probmargin.training.guards import check_outside
 from probmargin.training.network import Network
 from probmargin.training.perturbation import relative_ascent
 from probmargin.training.step import Batch, attack_batch, batch_loss, view_of, weigh
@@ -24,11 +32,11 @@ _ROUNDING = 1e-4
 
 def recipe_loss(model: nn.Module, x: Images, labels: Labels, recipe: Method, seed: int | None) -> torch.Tensor:
     """Attack a batch by a recipe, weigh its examples and return the loss."""
-    _check_batch(x, labels)
+    _check_batch(model, x, labels)
     x = as_the_model_computes(x, model)
     if x.device.type == "cpu":
         _check_values(model, x, labels)
-    network = Network(model)
+    network, found = Network(model), writes(x)
     batch = Batch(x=x, labels=labels.long(), noise=fresh_noise(len(x), x.device, seed))
     try:
         attacked = attack_batch(network, recipe, batch)
@@ -38,12 +46,22 @@ def recipe_loss(model: nn.Module, x: Images, labels: Labels, recipe: Method, see
             weight, _ = weigh(view, recipe)
             return batch_loss(view, recipe, weight)
 
-        return loss_at(network.forward if recipe.awp is None else _perturbed(network, recipe.awp, loss_at))
+        loss = loss_at(network.forward if recipe.awp is None else _perturbed(network, recipe.awp, loss_at))
     except Exception as error:
         # After an error of its own a device may answer nothing more.
         if x.device.type == "cpu" or not isinstance(error, RuntimeError):
-            _check_range(model, x, labels)
+            _diagnose(model, x, labels, recipe)
         raise
+    if writes(x) != found:
+        raise changes_its_images(type(model).__name__)
+    return loss
+
+
+def _diagnose(model: nn.Module, x: Images, labels: Labels, recipe: Method) -> None:
+    """Say what is wrong, if that is known; what fails in the model by itself is passed on."""
+    check_keeps_images(model, tuple(x.shape[1:]), type(model).__name__)
+    _check_range(model, x, labels)
+    check_outside(model, x[:1], recipe.attack)
 
 
 def _perturbed(network: Network, awp: AWP, loss_at: Callable[[Classifier], torch.Tensor]) -> Classifier:
@@ -64,11 +82,8 @@ def _perturbed(network: Network, awp: AWP, loss_at: Callable[[Classifier], torch
     return forward
 
 
-def _check_batch(x: object, labels: object) -> None:
+def _check_batch(model: nn.Module, x: Images, labels: Labels) -> None:
     """Refuse what a loader may yield instead of a batch, by what is known without waiting for a device."""
-    if not isinstance(x, torch.Tensor) or not isinstance(labels, torch.Tensor):
-        found = type(x if not isinstance(x, torch.Tensor) else labels).__name__
-        raise UsageError(f"mail_loss takes tensors x and labels, not {found}: take them out of the batch first")
     if x.ndim != 4 or not x.is_floating_point() or labels.shape[:1] != x.shape[:1]:
         raise UsageError(
             f"mail_loss takes float images (B, C, H, W) in [0, 1] and B labels, not {x.dtype} {tuple(x.shape)} and "
@@ -80,6 +95,10 @@ def _check_batch(x: object, labels: object) -> None:
         raise UsageError(f"images are {x.dtype}, too coarse for an attack's steps: pass x.float(), with torch.autocast")
     if labels.ndim != 1 or labels.dtype.is_floating_point or labels.dtype == torch.bool:
         check_labels(labels, len(x), None)
+    places = {tensor.device for tensor in (x, labels, *islice(model.parameters(), 1))}
+    if len(places) > 1:
+        found = " and ".join(sorted(map(str, places)))
+        raise UsageError(f"model, images and labels lie on {found}: move them all to one device with .to(device)")
 
 
 def _check_values(model: nn.Module, x: Images, labels: Labels) -> None:

@@ -7,17 +7,21 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from probmargin.attacks.attack import Attack
 from probmargin.attacks.pgd import PGD, EarlyStopPGD
 from probmargin.core.errors import Failure, UsageError
 from probmargin.core.frozen import frozen
 from probmargin.methods.method import Method
 from probmargin.methods.plain import at_epoch
+from probmargin.models.own import failed_at
 
 
 class TrainingStopped(Failure):
     """Training cannot go on; what was saved before stays."""
 
 
+_OUTSIDE = 1e-3
+"""How far outside [0, 1] an attack may start."""
 _STEP_READS = frozenset(
     {"attack", "second_attack", "margin", "weight", "normalizer", "objective", "passes", "reduction", "awp"}
 )
@@ -85,6 +89,21 @@ def check_last_batch(model: nn.Module, image_shape: Sequence[int], num_examples:
         raise UsageError(
             f"the last batch of {num_examples} images in batches of {batch_size} is one image, on which this model "
             f"cannot be trained: use --batch-size {batch_size - 1}"
+        ) from None
+
+
+def check_outside(model: nn.Module, x: torch.Tensor, attack: Attack | None) -> None:
+    """Refuse a model that fails on images a little outside [0, 1], where an attack that is not clamped starts."""
+    if getattr(attack, "clamp_start", True) or getattr(attack, "start", "zero") == "zero":
+        return
+    outside = x.round() * (1 + 2 * _OUTSIDE) - _OUTSIDE
+    try:
+        with frozen(model, "eval") as call, torch.no_grad():
+            call(outside)
+    except Exception as error:
+        raise UsageError(
+            f"model {type(model).__name__} fails on images a little outside [0, 1], where the attack starts: "
+            f"{failed_at(error)}; leave that check out, or use --set attack.clamp_start=true"
         ) from None
 
 

@@ -27,7 +27,14 @@ from probmargin.training.examples import Dynamics, empty_examples
 from probmargin.training.feed import Placement, check_placement, place
 from probmargin.training.folder import Beginning
 from probmargin.training.fork import parse_fork
-from probmargin.training.guards import check_every_epoch, check_kept_epochs, check_last_batch, check_phases, short_reach
+from probmargin.training.guards import (
+    check_every_epoch,
+    check_kept_epochs,
+    check_last_batch,
+    check_outside,
+    check_phases,
+    short_reach,
+)
 from probmargin.training.loop import LoopSettings, Trainer, Watchers
 from probmargin.training.model import make_model
 from probmargin.training.progress import Reporter, percent
@@ -93,6 +100,7 @@ class _Training:
         )
         shape = (self.data.channels, *self.data.image_size)
         check_last_batch(model, shape, len(self.images.train), self.method.batch_size)
+        check_outside(model, self.images.train.take(range(1)).floats(), self.method.attack)
         identity = {
             "id": self.request.out.name,
             "recipe": self.method.plain(),
