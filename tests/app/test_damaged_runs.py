@@ -159,3 +159,23 @@ def test_files_as_they_are_written_fit(program: Program, trained: Path) -> None:
     assert misfit_evaluation(found["evaluation"]) == ""
     assert misfit_audit(found["audit"]) == ""
     assert all(misfit_epoch(row) == "" for row in pm.open_run("run").metrics)
+
+
+def test_dynamics_that_cannot_be_read(program: Program, trained: Path) -> None:
+    shutil.copytree(trained, "run")
+    Path("run/dynamics.npz").write_bytes(b"PK")
+    program.refuses("run/dynamics.npz cannot be read", *COMMANDS["fork"], "--dynamics")
+    program.refuses("run/dynamics.npz cannot be read", *COMMANDS["inspect"])
+
+
+def test_a_fork_that_lacks_its_best_state_leaves_nothing(program: Program) -> None:
+    held = (*TRAIN, "--set", "attack.num_steps=1", "--validation", "100", "--validation-every", "1")
+    assert program(*held, "--out", "run", "--keep-epochs", "2").code == 0
+    for path in Path("run/checkpoints").glob("best.*"):
+        path.unlink()
+    changed_rows = [json.loads(line) for line in Path("run/metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    changed_rows[0]["validation"] = {"natural_accuracy": 1.0, "robust_accuracy": 1.0}
+    Path("run/metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in changed_rows), encoding="utf-8")
+    for path in Path("run/checkpoints").glob("state-0001.*"):
+        path.unlink()
+    program.refuses("has not kept its best state, after 1 epochs", *held, *LONGER, "--out", "b", "--fork", "run@2")
