@@ -98,7 +98,7 @@ LINES = ["[1]", "5", "null", "{}", '{"epoch": "x"}', '{"epoch": 0, "monitors": 5
 
 
 @pytest.mark.parametrize("line", LINES)
-@pytest.mark.parametrize("command", ["resume", "fork"])
+@pytest.mark.parametrize("command", ["resume", "fork", "watch"])
 def test_metrics_with_a_wrong_line(program: Program, trained: Path, command: str, line: str) -> None:
     shutil.copytree(trained, "run")
     path = Path("run/metrics.jsonl")

@@ -15,6 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from probmargin.core.errors import UsageError
+from probmargin.engine.files import read_json_lines
+from probmargin.engine.shapes import misfit_epoch
 from probmargin.reporting.folder import Folder, parts, read_folder, series
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -147,6 +149,8 @@ def watch(path: Path, *, every: float = 2.0, once: bool = False, console: Consol
         raise UsageError(f"--every must be more than 0 seconds, not {every:g}")
     screen = console or Console()
     folder = read_folder(path)
+    # There is nothing else to draw: here a damaged file is an error.
+    read_json_lines(folder.metrics_path, misfit_epoch)
     if once or folder.is_finished:
         screen.print(frame(folder, screen.width, header(folder, seconds_left(folder))))
         return
