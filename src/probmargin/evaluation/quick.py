@@ -1,7 +1,7 @@
 """A copy of a model that is quick to ask, layer by layer, with and without gradient."""
 
 import copy
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import torch
@@ -101,7 +101,7 @@ def _flatten_in_place(layers: nn.Sequential, model: nn.Module, x: Images) -> Non
 
 
 class _StemGradient(torch.autograd.Function):
-    """A convolution whose gradient for its input is one matrix product, folded back into images."""
+    """A convolution whose gradient for its input is one matrix product, its rows added up where they belong."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, conv: nn.Conv2d) -> torch.Tensor:
@@ -110,9 +110,19 @@ class _StemGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *slopes: torch.Tensor) -> tuple[torch.Tensor, None]:
-        conv = ctx.conv
-        columns = conv.weight.flatten(1).T @ slopes[0].permute(0, 2, 3, 1).flatten(1, 2).transpose(1, 2)
-        return F.fold(columns, ctx.size, conv.kernel_size, conv.dilation, conv.padding, conv.stride), None
+        conv, (height, width), slope = ctx.conv, ctx.size, slopes[0]
+        count, _, *out = slope.shape
+        products = conv.weight.flatten(1).T @ slope.permute(0, 2, 3, 1).flatten(0, 2).T
+        products = products.view(*conv.weight.shape[1:], count, *out)
+        top, left = conv.padding
+        padded = slope.new_zeros(count, conv.in_channels, height + 2 * top, width + 2 * left)
+        for place in product(*(range(length) for length in conv.weight.shape[1:])):
+            down, across = (
+                slice(at * gap, at * gap + step * (length - 1) + 1, step)
+                for at, gap, step, length in zip(place[1:], conv.dilation, conv.stride, out, strict=True)
+            )
+            padded[:, place[0], down, across] += products[place]
+        return padded[:, :, top : top + height, left : left + width], None
 
 
 class _Stem(nn.Module):
