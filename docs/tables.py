@@ -37,22 +37,24 @@ def markdown_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str
 
 def speed() -> str:
     """Images a second of the plain loop and of the fast path."""
-    rows: dict[str, tuple[str, str, str]] = {}
+    places: dict[str, dict[str, str]] = {"batch 128": {}, "batch 512": {}, "digits, one CPU core": {}}
     for name in ("128", "128-methods", "512", "digits"):
         found = record(f"bench-training-{name}")
-        place = "on a CPU core" if found.get("images") == "digits" else f"batch {found['batch_size']}"
+        place = "digits, one CPU core" if found.get("images") == "digits" else f"batch {found['batch_size']}"
         for row in found["rows"]:
             plain, fast = row["plain_images_per_second"], row["fast_images_per_second"]
-            figures = f"{plain:,.0f} img/s", f"{fast:,.0f} img/s", f"{fast / plain:.1f}"
-            rows.setdefault(f"{row['method'].upper()}, {place}", figures)
-    return markdown_table(("", "plain loop", "fast path", "ratio"), ((label, *row) for label, row in rows.items()))
+            places[place].setdefault(row["method"], f"{plain:,.0f} → {fast:,.0f}, {fast / plain:.1f}x")
+    methods = dict.fromkeys(method for cells in places.values() for method in cells)
+    rows = [(method.upper(), *(cells.get(method, "") for cells in places.values())) for method in methods]
+    return markdown_table(("images a second", *places), rows)
 
 
 def autoattack() -> str:
     """Seconds of AutoAttack's attacks on one GPU, and what they leave standing."""
     found = record("bench-evaluation-cifar10")
-    rows = [(row["attack"], f"{row['seconds']:.0f} s", f"{row['robust_accuracy']:.2%}") for row in found["rows"]]
-    return markdown_table(("attack", "time", "robust after it"), [*rows, ("all", f"{found['seconds']:.0f} s", "")])
+    parts = [f"{row['attack']} {row['seconds']:.0f}" for row in found["rows"]]
+    left = found["rows"][-1]["robust_accuracy"]
+    return f"**{found['seconds']:.0f} seconds** ({', '.join(parts)}), {left:.2%} robust.\n"
 
 
 def published() -> str:

@@ -77,7 +77,7 @@ def test_tables_are_those_of_the_records(scripts: Any, capsys: pytest.CaptureFix
     assert sorted(marked) == sorted(tables.TABLES), "a table that no page shows, or one that nobody makes"
     stale = tables.filled("<!-- made by docs/tables.py: speed -->\nold\n<!-- end -->")
     assert "old" not in stale
-    assert "img/s" in stale
+    assert "images a second" in stale
 
 
 def test_the_arithmetic_of_large_runs(scripts: Any) -> None:
@@ -88,7 +88,7 @@ def test_the_arithmetic_of_large_runs(scripts: Any) -> None:
         4, rel=0.01
     )
     slow, fast = tables.rates()
-    assert 788e12 * 0.28 < slow < 788e12 * 0.3, "the record's own share of the limit at batch 128 is 0.287"
+    assert 788e12 * 0.30 < slow < 788e12 * 0.32, "the record's own share of the limit at batch 128 is 0.307"
     assert 788e12 * 0.41 < fast < 788e12 * 0.43, "and 0.417 at batch 512"
 
 

@@ -79,7 +79,7 @@ def test_truncated_svhn_is_named(keep: int, tmp_path: Path) -> None:
 
 
 def test_missing_svhn_names_the_fix(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"train_32x32.mat is missing in {tmp_path}: pass --data-dir or --d"):
+    with pytest.raises(UsageError, match=f"train_32x32.mat is missing in {tmp_path}: pass --data-dir .*--download"):
         load_svhn(tmp_path)
 
 
