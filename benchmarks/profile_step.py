@@ -6,7 +6,6 @@ import torch
 
 from benchmarks.training import synthetic
 from probmargin.engine.devices import set_precision
-from probmargin.methods.plain import at_epoch
 from probmargin.methods.resolve import resolve
 from probmargin.models.build import build_model
 from probmargin.training.fast import FastNetwork, GraphStepper
@@ -21,7 +20,7 @@ def main(method: str = "mail-trades", batch_size: str = "128") -> None:
     torch.backends.cudnn.benchmark = True
     data = synthetic(2_000, 32, 3, device)
     recipe = resolve(method)
-    now = at_epoch(recipe, 99)
+    now = recipe.at(99)
     model = build_model("resnet18", num_classes=10, in_channels=3, seed=0).to(device).train()
     state = TrainState.fresh(model, recipe)
     state.sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=device)

@@ -23,7 +23,6 @@ from probmargin.engine.compile import CompileMode
 from probmargin.engine.devices import Precision, pick_device, set_precision
 from probmargin.engine.environment import commit, hardware, versions
 from probmargin.engine.files import write_json
-from probmargin.methods.plain import at_epoch
 from probmargin.methods.resolve import resolve
 from probmargin.models.build import build_model
 from probmargin.training.fast import FastNetwork, GraphStepper
@@ -84,7 +83,7 @@ def fast_rate(
     set_precision(precision)
     torch.backends.cudnn.benchmark = True
     recipe = resolve(method, model=name, data="digits" if options.digits else "cifar10")
-    now = at_epoch(recipe, recipe.epochs - 1)
+    now = recipe.at(recipe.epochs - 1)
     model = build_model(name, num_classes=10, in_channels=data.images.shape[1], seed=0).to(device).train()
     state = TrainState.fresh(model, recipe)
     state.sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=device)

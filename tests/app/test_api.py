@@ -14,7 +14,7 @@ import probmargin
 from probmargin import api as pm
 from probmargin.core.noise import fresh_noise
 from probmargin.core.types import Classifier
-from probmargin.methods.plain import at_epoch, with_settings
+from probmargin.methods.plain import with_settings
 from probmargin.methods.resolve import METHODS, named
 from probmargin.training.drop_in import loss_recipe
 from probmargin.training.network import Network
@@ -69,7 +69,7 @@ def loss_and_gradients(model: nn.Module, method: Any, **options: Any) -> tuple[f
 
 def test_mail_loss_perturbs_weights_as_training_does() -> None:
     """Loss and gradient are those at the moved weights; the model's own stay."""
-    recipe = at_epoch(named("mail-awp"), 99)
+    recipe = named("mail-awp").at(99)
     model, other = tiny_net(1).train(), tiny_net(1).train()
     before = [parameter.clone() for parameter in model.parameters()]
     loss, gradients = loss_and_gradients(model, recipe)

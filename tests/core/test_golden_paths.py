@@ -13,7 +13,6 @@ from probmargin.core.batch import AttackTrace
 from probmargin.core.noise import KeyedNoise, Noise
 from probmargin.core.settings import AWP
 from probmargin.methods.method import Method, Phase
-from probmargin.methods.plain import at_epoch
 from probmargin.methods.resolve import named
 from probmargin.training.network import Network
 from probmargin.training.perturbation import perturbed_weights
@@ -190,7 +189,7 @@ def test_at_awp_changes_its_rate_by_iteration() -> None:
 @pytest.mark.parametrize("preset", ["paper", "official"])
 def test_tau_of_released_code(key: str, preset: str) -> None:
     method = named(key.replace("_", "-"), preset)
-    taus = [getattr(at_epoch(method, epoch).attack, "tau") for epoch in range(method.epochs)]  # noqa: B009
+    taus = [getattr(method.at(epoch).attack, "tau") for epoch in range(method.epochs)]  # noqa: B009
     assert change_points(taus) == SCHEDULES[f"tau_{key}"]
 
 
@@ -198,12 +197,12 @@ def test_tau_of_gair_fat_can_be_written_as_phases() -> None:
     base = named("fat", "official")
     phases = tuple(Phase(from_epoch=e, set={"attack.tau": tau}) for e, tau in SCHEDULES["tau_gair_fat"])
     method = replace(base, phases=phases)
-    taus = [getattr(at_epoch(method, epoch).attack, "tau") for epoch in range(method.epochs)]  # noqa: B009
+    taus = [getattr(method.at(epoch).attack, "tau") for epoch in range(method.epochs)]  # noqa: B009
     assert change_points(taus) == SCHEDULES["tau_gair_fat"]
 
 
 def first_weighted(method: Method) -> int:
-    return next(e for e in range(method.epochs) if at_epoch(method, e).is_reweighted)
+    return next(e for e in range(method.epochs) if method.at(e).is_reweighted)
 
 
 def test_first_weighted_epochs() -> None:
@@ -222,7 +221,7 @@ def test_first_perturbed_epochs() -> None:
     golden = SCHEDULES["first_awp_epoch"]
     for name, preset, key in (("awp", "official", "at_awp_cifar"), ("trades-awp", "official", "trades_awp")):
         method = named(name, preset)
-        assert next(e for e in range(method.epochs) if at_epoch(method, e).awp) == golden[key]
+        assert next(e for e in range(method.epochs) if method.at(e).awp) == golden[key]
     late = named("awp", "official")
     late = replace(late, awp=AWP(warmup_epochs=5))
-    assert next(e for e in range(20) if at_epoch(late, e).awp) == golden["at_awp_svhn"]
+    assert next(e for e in range(20) if late.at(e).awp) == golden["at_awp_svhn"]

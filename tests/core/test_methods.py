@@ -9,7 +9,7 @@ import pytest
 from probmargin.attacks.pgd import PGD
 from probmargin.core.errors import UsageError
 from probmargin.methods.method import Method
-from probmargin.methods.plain import at_epoch, from_plain, parse_assignments, with_settings
+from probmargin.methods.plain import from_plain, parse_assignments, with_settings
 from probmargin.methods.resolve import METHODS, named, read_recipe, resolve, with_epochs
 from probmargin.objectives.mart import Mart
 from probmargin.objectives.trades import Trades
@@ -118,9 +118,9 @@ def test_recipes_agree_up_to_the_end_of_the_burn_in() -> None:
     ]
     for group in groups:
         for epoch in (0, 73):
-            resolved = [at_epoch(method, epoch).plain() | {"method": ""} for method in group]
+            resolved = [method.at(epoch).plain() | {"method": ""} for method in group]
             assert all(plain == resolved[0] for plain in resolved)
-        assert len({json.dumps(at_epoch(m, 74).plain() | {"method": ""}) for m in group}) == 3
+        assert len({json.dumps(m.at(74).plain() | {"method": ""}) for m in group}) == 3
 
 
 def test_official_2021_jumps_from_70_to_75_with_the_ce_attack() -> None:
@@ -128,10 +128,10 @@ def test_official_2021_jumps_from_70_to_75_with_the_ce_attack() -> None:
     plan = method.epoch_plan()
     assert plan == [*range(70), *range(75, 101)]
     assert [method.fresh_momentum_at(epoch) for epoch in (69, 75, 76)] == [False, True, False]
-    losses = [getattr(at_epoch(method, epoch).attack, "loss") for epoch in (69, 75, 100)]  # noqa: B009
+    losses = [getattr(method.at(epoch).attack, "loss") for epoch in (69, 75, 100)]  # noqa: B009
     assert losses == ["kl", "ce", "ce"]
     assert [method.lr_at(epoch) for epoch in (69, 75, 90, 100)] == pytest.approx([1e-2, 1e-3, 1e-4, 1e-5])
-    assert at_epoch(method, 75).normalizer.factor == 3.0  # type: ignore[attr-defined]
+    assert method.at(75).normalizer.factor == 3.0  # type: ignore[attr-defined]
 
 
 def test_wide_networks_bring_their_own_rate() -> None:
@@ -259,7 +259,7 @@ def test_burn_in_follows_the_first_drop_unless_it_is_given() -> None:
 
 def test_burn_in_of_a_mixture_is_plain_trades() -> None:
     method = named("gair-trades", "official")
-    first, last = at_epoch(method, 0), at_epoch(method, method.epochs - 1)
+    first, last = method.at(0), method.at(method.epochs - 1)
     assert first.second_attack is None
     assert "second" not in first.passes
     assert first.objective.weighted_part == "kl"  # type: ignore[attr-defined]
@@ -298,7 +298,7 @@ def test_a_recipe_file_is_read_back_or_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("schedule", ["linear", "piecewise"])
 def test_gairats_lambda_schedules_move_the_weight(schedule: str) -> None:
     method = with_settings(named("gairat"), {"weight.lam_max": 4, "weight.schedule": schedule})
-    lams = [getattr(at_epoch(method, epoch).weight, "lam") for epoch in (74, 99)]  # noqa: B009
+    lams = [getattr(method.at(epoch).weight, "lam") for epoch in (74, 99)]  # noqa: B009
     assert lams == pytest.approx({"linear": [4 - 0.75 * 5, -1.0], "piecewise": [-3.0, -3.0]}[schedule])
 
 

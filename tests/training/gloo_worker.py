@@ -13,7 +13,6 @@ from torch import nn
 
 from probmargin.core.noise import KeyedNoise
 from probmargin.engine.distributed import World, process_group
-from probmargin.methods.plain import at_epoch
 from probmargin.methods.resolve import named
 from probmargin.training.distributed import DistributedNetwork
 from probmargin.training.network import Network
@@ -52,7 +51,7 @@ def one_step(name: str, world: World, size: int) -> dict[str, torch.Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     method = named(name)
     batch = share_of(world, size)
-    result = train_step(network, optimizer, at_epoch(method, method.epochs - 1), batch, reduce=world.reduce)
+    result = train_step(network, optimizer, method.at(method.epochs - 1), batch, reduce=world.reduce)
     found = {f"grad {key}": value.grad for key, value in model.named_parameters() if value.grad is not None}
     found |= {f"after {key}": value.detach() for key, value in model.named_parameters()}
     return found | {"sums": world.reduce(summarise(result, batch.labels))}

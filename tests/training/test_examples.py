@@ -15,7 +15,6 @@ from training_runs import StopAfter, fit, recipe, same
 from probmargin.core.errors import UsageError
 from probmargin.core.losses import is_correct, probabilistic_margin
 from probmargin.data.label_noise import label_noise
-from probmargin.methods.plain import at_epoch
 from probmargin.methods.resolve import named
 from probmargin.runs.run import open_run
 from probmargin.training.examples import ROWS, Dynamics, empty_examples, note_examples
@@ -32,7 +31,7 @@ def read(path: Path) -> dict[str, Any]:
 def test_a_batch_is_noted_at_its_places() -> None:
     x, labels = images(0, 5, size=6)
     model = tiny_net()
-    method = at_epoch(named("gairat"), 99)
+    method = named("gairat").at(99)
     result = train_step(Network(model), torch.optim.SGD(model.parameters(), lr=0.1), method, Batch(x, labels, keyed(5)))
     table = empty_examples(9, x.device)
     places = torch.tensor([7, 0, 3, 8, 4])

@@ -11,7 +11,6 @@ from torch import nn
 from probmargin.core.fusing import fusable, fused
 from probmargin.core.types import Images, Logits
 from probmargin.engine.folding import CannotFold, FoldedConv, FoldedNetwork, Kind
-from probmargin.methods.plain import at_epoch
 from probmargin.methods.resolve import METHODS, named
 from probmargin.models.build import build_model
 from probmargin.training.fast import FastNetwork
@@ -163,7 +162,7 @@ def test_a_model_that_does_not_run_with_channels_last_keeps_its_order() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_step_through_the_fast_network_is_the_plain_step(name: str) -> None:
     """Uncompiled, so that it runs anywhere: folding, buffers left alone by AWP, modes."""
-    now = at_epoch(named(name), 99)
+    now = named(name).at(99)
     x, labels = images(1, 8, size=8)
     batch = Batch(x=x, labels=labels, noise=keyed(8))
     results, models = [], []
@@ -200,7 +199,7 @@ class Beside(FastNetwork):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_pass_beside_the_attack_changes_nothing(name: str) -> None:
-    now = at_epoch(named(name), 99)
+    now = named(name).at(99)
     x, labels = images(1, 8, size=8)
     states = []
     for kind in (FastNetwork, Beside):
@@ -215,7 +214,7 @@ def test_a_pass_beside_the_attack_changes_nothing(name: str) -> None:
 
 
 def test_passes_beside_the_attack_are_those_that_need_nothing_of_it() -> None:
-    beside = {name for name in METHODS if starts_with_clean_images(at_epoch(named(name), 99))}
+    beside = {name for name in METHODS if starts_with_clean_images(named(name).at(99))}
     assert {"trades", "mail-trades"} <= beside
     assert not {"standard", "at", "mail-at", "awp", "trades-awp"} & beside
 

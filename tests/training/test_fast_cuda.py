@@ -9,7 +9,6 @@ import torch
 from probmargin.data.dataset import ImageSet, image_set
 from probmargin.engine.devices import set_precision
 from probmargin.methods.method import Method
-from probmargin.methods.plain import at_epoch
 from probmargin.methods.resolve import METHODS, named
 from probmargin.models.build import build_model
 from probmargin.training.fast import FastNetwork, GraphStepper
@@ -69,7 +68,7 @@ def test_captured_steps_agree_with_eager_ones_for_every_method(
     report = []
     for name in METHODS:
         method = named(name)
-        now = at_epoch(method, 99)
+        now = method.at(99)
         results = []
         for is_fast in (False, True):
             state = cuda_state(name, start)
@@ -119,7 +118,7 @@ def test_a_graph_made_in_the_middle_goes_on_as_one_made_at_the_start() -> None:
                 stepper.prepare(32)
                 state = again
             positions = torch.arange(32 * number, 32 * number + 32, device="cuda")
-            stepper(at_epoch(method, 99), 99, 0.01, Chosen(positions, draws))
+            stepper(method.at(99), 99, 0.01, Chosen(positions, draws))
         assert state.sums is not None
         losses.append(float(state.sums[1]))
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)

@@ -15,7 +15,7 @@ from probmargin.core.losses import cross_entropy, kl_divergence, probabilistic_m
 from probmargin.core.settings import AWP
 from probmargin.margins.margin import Margin
 from probmargin.methods.method import Method
-from probmargin.methods.plain import at_epoch, with_settings
+from probmargin.methods.plain import with_settings
 from probmargin.methods.resolve import METHODS, named
 from probmargin.objectives.objective import Objective, Pass
 from probmargin.training.network import Network
@@ -159,7 +159,7 @@ def test_weights_scale_the_gradient_of_the_weighted_term_alone() -> None:
 
 
 def test_weights_carry_no_gradient() -> None:
-    method = at_epoch(named("mail-at"), 99)
+    method = named("mail-at").at(99)
     model, batch = tiny_net(), batch_of(8)
     result = step(method, model, batch)
     assert not result.weight.requires_grad
@@ -174,7 +174,7 @@ def test_weights_begin_with_the_epoch_after_the_burn_in(name: str, preset: str) 
     method = named(name, preset)
     for epoch, is_weighted in ((method.burn_in_epochs - 1, False), (method.burn_in_epochs, True)):
         batch = batch_of(16, seed=7)
-        weight = step(at_epoch(method, epoch), tiny_net(7), batch).weight
+        weight = step(method.at(epoch), tiny_net(7), batch).weight
         assert (weight.std() > 1e-3) == is_weighted
         if not is_weighted:
             assert (weight == 1).all()
@@ -187,7 +187,7 @@ def test_every_method_takes_a_finite_step_and_learns_from_it(name: str) -> None:
         for epoch in (0, method.epochs - 1):
             model = tiny_net(1)
             before = copy.deepcopy(model.state_dict())
-            result = step(at_epoch(method, epoch), model, batch_of(8), lr=0.01)
+            result = step(method.at(epoch), model, batch_of(8), lr=0.01)
             assert result.loss.isfinite()
             assert not torch.equal(model.linear.weight.detach(), before["linear.weight"])
             assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
@@ -221,7 +221,7 @@ def passes_seen(method: Method, batch: Batch) -> list[str]:
 )
 def test_passes_come_in_the_recipes_order(name: str, preset: str, passes: list[str]) -> None:
     method = named(name, preset)
-    assert passes_seen(at_epoch(method, method.epochs - 1), batch_of()) == passes
+    assert passes_seen(method.at(method.epochs - 1), batch_of()) == passes
 
 
 def test_a_repeated_natural_pass_moves_statistics_and_not_the_loss() -> None:
@@ -230,7 +230,7 @@ def test_a_repeated_natural_pass_moves_statistics_and_not_the_loss() -> None:
     results, statistics = [], []
     for method in (once, twice):
         model = tiny_net()
-        results.append(step(at_epoch(method, 0), model, batch_of()))
+        results.append(step(method.at(0), model, batch_of()))
         statistics.append((moves(model), model.linear.weight.detach().clone()))
     assert float(results[0].loss) == pytest.approx(float(results[1].loss), rel=1e-5)
     torch.testing.assert_close(statistics[0][1], statistics[1][1], rtol=1e-4, atol=1e-6)
@@ -238,7 +238,7 @@ def test_a_repeated_natural_pass_moves_statistics_and_not_the_loss() -> None:
 
 
 def test_pm_nat_under_at_reads_an_eval_pass_and_leaves_statistics_alone() -> None:
-    method = at_epoch(with_settings(named("mail-at"), {"margin": "pm_nat"}), 99)
+    method = with_settings(named("mail-at"), {"margin": "pm_nat"}).at(99)
     model, batch = tiny_net(), batch_of(8)
     twin = copy.deepcopy(model).eval()
     result = step(method, model, batch)
@@ -249,7 +249,7 @@ def test_pm_nat_under_at_reads_an_eval_pass_and_leaves_statistics_alone() -> Non
 
 
 def test_pm_adv_reads_the_training_mode_logits_of_the_loss_pass() -> None:
-    method = at_epoch(named("mail-at"), 99)
+    method = named("mail-at").at(99)
     model, batch = tiny_net(), batch_of(8)
     twin = copy.deepcopy(model)
     result = step(method, model, batch)
@@ -262,7 +262,7 @@ def test_the_attack_of_trades_maximises_the_divergence() -> None:
     model, batch = tiny_net().eval(), batch_of(8)
     divergences = []
     for name in ("trades", "at"):
-        attacked = attack_batch(Network(model), at_epoch(named(name), 0), batch)
+        attacked = attack_batch(Network(model), named(name).at(0), batch)
         assert attacked.x_adv is not None
         with torch.no_grad():
             divergences.append(float(kl_divergence(model(batch.x), model(attacked.x_adv)).mean()))

@@ -171,15 +171,15 @@ class Method:
         return before[-1] + 1 if before else 0
 
     def at(self, epoch: int) -> "Method":
-        """The recipe as it is in one epoch (from 0), see `at_epoch`.
+        """The recipe as it is in one epoch (from 0): phases applied, weights one during burn-in, schedules resolved.
 
         >>> from probmargin.methods.resolve import named
         >>> named("mail-at").at(73).is_reweighted, named("mail-at").at(74).is_reweighted
         (False, True)
         """
-        from probmargin.methods.plain import at_epoch
+        from probmargin.methods.plain import at
 
-        return at_epoch(self, epoch)
+        return at(self, epoch)
 
     def epoch_plan(self) -> list[int]:
         """The epochs that are trained, in order; a phase that starts from an earlier state skips what it discards."""

@@ -138,8 +138,8 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
     return settings
 
 
-def at_epoch(method: Method, epoch: int) -> Method:
-    """The recipe as it is in one epoch (from 0): phases applied, weights one during burn-in, schedules resolved."""
+def at(method: Method, epoch: int) -> Method:
+    """What `Method.at` gives."""
     now = method
     for phase in method.phases:
         if epoch >= phase.from_epoch:

@@ -3,7 +3,6 @@
 from typing import Any
 
 from probmargin.methods.method import Method
-from probmargin.methods.plain import at_epoch
 
 _SCHEDULE = frozenset(
     {"method", "preset", "epochs", "lr", "lr_milestones", "lr_decay", "lr_schedule", "lr_per", "burn_in_epochs"}
@@ -31,7 +30,7 @@ def differences(found: dict[str, Any], wanted: dict[str, Any], path: str = "") -
 
 def _in_force(method: Method, epoch: int) -> dict[str, Any]:
     """What decides an epoch's steps, but for the learning rate."""
-    plain = {key: value for key, value in at_epoch(method, epoch).plain().items() if key not in _SCHEDULE}
+    plain = {key: value for key, value in method.at(epoch).plain().items() if key not in _SCHEDULE}
     if plain["awp"] is not None:
         plain["awp"] = {"gamma": plain["awp"]["gamma"]}
     return plain | {"fresh_momentum": method.fresh_momentum_at(epoch)}

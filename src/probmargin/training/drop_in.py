@@ -13,7 +13,7 @@ from probmargin.core.settings import AWP
 from probmargin.core.types import Classifier, Images, Labels, Logits
 from probmargin.data.checks import check_labels, check_pixels
 from probmargin.methods.method import Method
-from probmargin.methods.plain import at_epoch, with_settings
+from probmargin.methods.plain import with_settings
 from probmargin.methods.resolve import named
 from probmargin.models.checks import (
     as_the_model_computes,
@@ -123,4 +123,4 @@ def loss_recipe(method: str | Method, weighted: bool, **attack_settings: float) 
     recipe = method if isinstance(method, Method) else named(method)
     if recipe.attack is not None and isinstance(method, str):
         recipe = with_settings(recipe, {f"attack.{key}": value for key, value in attack_settings.items()})
-    return at_epoch(recipe, recipe.epochs - 1) if weighted else at_epoch(recipe, 0).without_weights()
+    return recipe.at(recipe.epochs - 1) if weighted else recipe.at(0).without_weights()

@@ -12,7 +12,6 @@ from torch import nn
 
 from probmargin.data.dataset import ImageSet
 from probmargin.methods.method import Method
-from probmargin.methods.plain import at_epoch
 from probmargin.training.assemble import Hardware, make_stepper
 from probmargin.training.examples import empty_examples
 from probmargin.training.progress import duration
@@ -83,7 +82,7 @@ def _time_steps(method: Method, model: nn.Module, images: ImageSet, hardware: Ha
     state.examples = empty_examples(len(images), device)
     state.begin_epoch(0)
     stepper = make_stepper(state, images, method, 0, hardware)
-    now, epoch = at_epoch(method, method.epochs - 1), method.epochs - 1
+    now, epoch = method.at(method.epochs - 1), method.epochs - 1
     positions = torch.arange(len(images), device=device)
     draws = torch.zeros(len(images), 3, dtype=torch.int64, device=device)
     began = 0.0

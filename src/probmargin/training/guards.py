@@ -12,7 +12,6 @@ from probmargin.attacks.pgd import PGD, EarlyStopPGD
 from probmargin.core.errors import Failure, UsageError
 from probmargin.core.frozen import frozen
 from probmargin.methods.method import Method
-from probmargin.methods.plain import at_epoch
 from probmargin.models.own import failed_at
 
 
@@ -56,7 +55,7 @@ def check_phases(method: Method) -> None:
 def check_every_epoch(method: Method) -> None:
     """Resolve every epoch before the first: what cannot work in the last is not to be found there."""
     for epoch in method.epoch_plan():
-        at_epoch(method, epoch)
+        method.at(epoch)
 
 
 def short_reach(method: Method) -> str | None:

@@ -10,7 +10,6 @@ from probmargin.data.dataset import ImageSet
 from probmargin.engine import checkpoints
 from probmargin.engine.files import append_json_line, holds_json, read_json_object
 from probmargin.methods.method import Method
-from probmargin.methods.plain import at_epoch
 from probmargin.runs.run import Run
 from probmargin.training.assemble import Hardware, make_stepper
 from probmargin.training.batches import Batches
@@ -150,7 +149,7 @@ class Trainer:
             if self.method.fresh_momentum_at(epoch):
                 state.forget_momentum()
         began, images = time.perf_counter(), 0
-        now = at_epoch(self.method, epoch)
+        now = self.method.at(epoch)
         to_training_mode(state.model)
         for batch, chosen in self.batches.of_epoch(epoch, state.batch):
             lr = self.method.lr_at(epoch, batch, self.num_batches)
@@ -232,7 +231,7 @@ class Trainer:
             parts = {name: values[ROWS.index(name)] for name in ("margin", "weight")}
             self.watchers.board.epoch(metrics, **parts)
         if self.watchers.dynamics is not None:
-            attack = at_epoch(self.method, epoch).attack
+            attack = self.method.at(epoch).attack
             self.watchers.dynamics.add(epoch, values, has_lps=attack is not None and attack.records_steps)
 
     def _best(self) -> checkpoints.Checkpoint:

@@ -143,7 +143,7 @@ def train_step(
     reduce: Reduce = alone,
     counts_steps: bool = False,
 ) -> StepResult:
-    """Attack, weigh, descend. `method` is the recipe as it is in this epoch (`at_epoch`)."""
+    """Attack, weigh, descend. `method` is the recipe as it is in this epoch (`method.at`)."""
     first = network.ahead(batch.x) if starts_with_clean_images(method) else None
     attacked = attack_batch(network, method, batch, counts_steps=counts_steps)
 
