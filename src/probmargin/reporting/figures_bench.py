@@ -85,7 +85,9 @@ def reliability(data: Mapping[str, Any]) -> "Figure":
     _class_scale(scale, data["class_scale"]["nat"])
     for axes, letter, curve in zip(bottom, "def", data["areas"], strict=True):
         draw_areas(axes, curve)
-        axes.axvline(data["burn_in_epochs"] + 0.5, color="black", linewidth=0.8, linestyle="--")
+        end = data["burn_in_epochs"] + 0.5
+        axes.axvline(end, color="black", linewidth=0.8, linestyle="--")
+        axes.annotate("burn-in ", (end, 98), ha="right", va="top", fontsize="small")
         axes.locator_params(axis="x", integer=True)
         panel(axes, letter, f"{METHOD_NAMES[curve['row']]}: training images, %")
     return figure
