@@ -50,7 +50,7 @@ def note(given: Task) -> Outcome:
 
 
 def save_then_wait_for_child(given: Task) -> Outcome:
-    """The parent saves a state and ends after its child did; the child ends at once."""
+    """The parent saves a state and waits for its child to end; the child ends at once."""
     mark = given.out / "child.done"
     if given.parent is not None:
         mark.touch()
@@ -61,7 +61,7 @@ def save_then_wait_for_child(given: Task) -> Outcome:
     end = time.time() + 40
     while not mark.exists() and time.time() < end:
         time.sleep(0.02)
-    return Outcome(given.id, {"id": given.id})
+    return Outcome(given.id, {"saw_its_child_end": mark.exists()})
 
 
 def crash_once(given: Task) -> Outcome:

@@ -125,3 +125,13 @@ def test_shards_join_what_is_known(run: Path) -> None:
     results, _ = merge(run, said.append)
     assert said == ["kept from before, under the same conditions: pgd-1"]
     assert {"nat", "pgd-1"} <= set(results)
+
+
+def test_a_file_beside_the_run_is_named_with_the_runs_own(run: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    request = EvaluationRequest(run=run, attacks=("nat",), num_examples=20, device="cpu", out=tmp_path / "mine.json")
+    results, path = evaluate_subject(request, said.append)
+    assert path == tmp_path / "mine.json"
+    assert f"written to {run / 'evaluation.json'}" in said
+    for file in (tmp_path / "mine.json", run / "evaluation.json"):
+        assert json.loads(file.read_text(encoding="utf-8")) == results

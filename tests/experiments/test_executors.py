@@ -43,14 +43,14 @@ def test_a_child_begins_once_its_parent_has_come_to_the_state(tmp_path: Path) ->
 def test_a_free_device_looks_again_for_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child ends before its parent, which goes on after the state was saved."""
     monkeypatch.setattr(local, "LOOK_AGAIN", 0.05)
-    ended: list[str] = []
+    outcomes: dict[str, Outcome] = {}
     run_on_devices(
         [task("parent", tmp_path), task("child", tmp_path, "parent")],
         ["cpu", "cpu"],
-        lambda outcome: ended.append(outcome.id),
+        lambda outcome: outcomes.update({outcome.id: outcome}),
         save_then_wait_for_child,
     )
-    assert ended == ["child", "parent"]
+    assert outcomes["parent"].record == {"saw_its_child_end": True}
 
 
 def test_two_devices_work_side_by_side_and_failures_stop_nobody(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blobs import blobs
+from torch import nn
 from training_runs import StopAfter, fit, let_accuracy_fall, recipe, same
 
 from probmargin.core.errors import UsageError
@@ -65,6 +66,22 @@ def test_a_fork_is_resumed_like_any_run(tmp_path: Path, steps: int) -> None:
     assert [row["epoch"] for row in open_run(path).metrics] == list(range(6))
     with pytest.raises(UsageError, match="forked_from"):
         fit(tmp_path / "scratch", recipe("mail-at"), resume=True, fork=origin)
+
+
+def network(width: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, width), nn.ReLU(), nn.Linear(width, 2))
+
+
+def test_a_network_that_has_changed_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    """As where the user's own file was edited since."""
+    _, path = fit(tmp_path / "run", recipe("at"), model=network(8), keep_epochs=(FORKED_AT,))
+    kept = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    for asked in ({"resume": True}, {"fork": f"{path}@{FORKED_AT}"}):
+        out = path if "resume" in asked else tmp_path / "fork"
+        with pytest.raises(UsageError, match=r"another network: 1\.bias is \(8,\) there and \(12,\) here"):
+            fit(out, recipe("at"), model=network(12), **asked)
+    assert not (tmp_path / "fork").exists()
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == kept
 
 
 def test_a_fork_killed_before_its_first_state_asks_for_its_origin_again(tmp_path: Path) -> None:

@@ -233,3 +233,15 @@ def test_every_method_trains_through_its_burn_in(tmp_path: Path, name: str) -> N
     assert json.loads((path / "recipe.json").read_text())["method"] == name
     if run.recipe.is_reweighted:
         assert run.metrics[-1]["effective_sample_size"] < 63.9
+
+
+def test_the_first_epoch_is_saved_however_short_it_was(tmp_path: Path) -> None:
+    _, path = fit(tmp_path / "run", recipe("at", epochs=4), save_seconds=1e9)
+    assert [state.name for state in open_run(path).states()] == ["state-0001", "state-0003", "state-0004"]
+
+
+def test_a_run_needs_no_gradients_around_it(tmp_path: Path) -> None:
+    plain, _ = fit(tmp_path / "plain", recipe("at", epochs=1))
+    with torch.no_grad():
+        found, _ = fit(tmp_path / "run", recipe("at", epochs=1))
+    assert same(plain, found)

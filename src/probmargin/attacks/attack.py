@@ -48,7 +48,7 @@ class Attack(ABC):
 
 
 def _check_call(model: object, x: object, labels: object, noise: object) -> None:
-    """Refuse what is no batch, by what is known without waiting for a device."""
+    """Refuse what is no batch of images in [0, 1]."""
     if not callable(model) or isinstance(model, type):
         raise UsageError("an attack calls the model: pass a network, or a function from images to logits")
     if not isinstance(x, torch.Tensor) or not isinstance(labels, torch.Tensor):
@@ -61,6 +61,12 @@ def _check_call(model: object, x: object, labels: object, noise: object) -> None
         )
     if not isinstance(noise, Noise | None):
         raise UsageError(f"noise is given as {type(noise).__name__}: pass a KeyedNoise, or leave it out")
+    if not bool(((x >= 0) & (x <= 1)).all()):
+        raise UsageError(
+            "an attack takes images in [0, 1]: put the normalisation inside the model, and divide bytes by 255"
+        )
+    if bool((labels < 0).any()):
+        raise UsageError("an attack takes labels from 0 on: leave out what has no label")
 
 
 ATTACKS: Registry[Attack] = Registry("attack", "probmargin.attacks")

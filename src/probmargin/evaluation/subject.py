@@ -144,9 +144,11 @@ class _Work:
         if exported:
             results["adversarial"] = exported
         self.place.write(results, verdicts)
-        if self.request.out is not None and self.place.run is not None:
-            Place(self.request.out).write(results, verdicts)
-        return results, self.place.results
+        if self.request.out is None or self.place.run is None:
+            return results, self.place.results
+        Place(self.request.out).write(results, verdicts)
+        log(f"written to {self.place.results}")
+        return results, self.request.out
 
 
 def export_line(exported: dict[str, Any]) -> str:

@@ -46,6 +46,10 @@ def load_model(path: Path, model: str | None = None) -> nn.Module:
 
     A file decides nothing about what is imported: the name of one's own network is given by `model`.
     """
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder: name a file that export wrote, or take open_run({str(path)!r}).model")
+    if not path.exists():
+        raise UsageError(f"there is no file {path}; check its name")
     try:
         with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {}).get(_KEY, "null"))

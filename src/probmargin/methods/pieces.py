@@ -72,6 +72,10 @@ def normalize_weights(weight: PerExample, how: str = "mean_one") -> PerExample:
     """
     if weight.ndim != 1:
         raise UsageError(f"weights must have shape (B,), not {tuple(weight.shape)}")
+    if len(weight) == 0 or not bool(((weight >= 0) & weight.isfinite()).all()):
+        raise UsageError(
+            "weights must be finite, none below zero: pass those of a batch, as weight functions give them"
+        )
     return NORMALIZERS.build(how)(weight, reduce=lambda total: total)
 
 

@@ -31,6 +31,8 @@ class Beginning:
     environment: dict[str, Any]
     """What else the record says."""
     num_examples: int
+    shapes: dict[str, torch.Size]
+    """Of the network's weights by name."""
     resume: bool
     fork: Fork | None = None
     validation: Validation | None = None
@@ -45,6 +47,8 @@ class Beginning:
             check_fork(self.fork, self.method, self.identity | self.environment, self.num_examples)
         # Read before anything is written: what the other run lacks is found here.
         legacy = legacy_of(self.fork, self.validation) if self.fork else None
+        if self.fork is not None and legacy is not None:
+            self._check_fits(self.fork.run, legacy.state)
         self._write()
         if self.fork is None or legacy is None:
             return None
@@ -71,6 +75,17 @@ class Beginning:
         if origin is not None and self.fork is None and not run.states():
             raise UsageError(f"{run.path} has no state yet; give --fork DIR/{origin['run']}@{origin['epoch']} again")
         return bool(run.states())
+
+    def _check_fits(self, run: Run, saved: Checkpoint) -> None:
+        """Refuse a state of a network that has changed since, in the user's own file for one."""
+        found = {name: tensor.shape for name, tensor in saved.part("model").items()}
+        for name in {**found, **self.shapes}:
+            if found.get(name) != self.shapes.get(name):
+                there, here = (tuple(shapes[name]) if name in shapes else "missing" for shapes in (found, self.shapes))
+                raise UsageError(
+                    f"{run.path} was trained with another network: {name} is {there} there and {here} here; bring back "
+                    "the model as it was, or train anew into another --out"
+                )
 
     def _check_foreign(self) -> None:
         """Refuse to move in with files that no run of ours has left: a run's record comes first."""
@@ -101,6 +116,7 @@ class Beginning:
         path, saved, notes = run.load_state()
         for note in notes:
             reporter.say(note)
+        self._check_fits(run, saved)
         sweep(run)
         write_json(run.recipe_path, self.method.plain())
         trim_metrics(run, saved.facts["epoch"])

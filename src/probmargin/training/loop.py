@@ -110,7 +110,7 @@ class Trainer:
         self.batches = Batches(train, feed, method, settings.seed, self.world)
         self.num_batches = self.batches.count
         self.learnt = above_chance(train.labels)
-        self._saved_at = time.monotonic()
+        self._saved_at = -math.inf
         self._glanced_at = 0.0
         self._steps_left = 0
         self._pace = Pace(train.labels.device, self.reporter.say)

@@ -55,7 +55,7 @@ class _Images:
 def train(method: Method, data: DataSet, request: TrainRequest, reporter: Reporter) -> tuple[Run, nn.Module]:
     """Train, or go on training, and return the run with the trained model."""
     device = pick_device(request.device)
-    with process_group(device) as world:
+    with torch.inference_mode(False), torch.enable_grad(), process_group(device) as world:
         own = reporter if world.is_writer else Reporter(quiet=True)
         return _Training(method, data, request, own, world, local_device(device, world)).carry_out()
 
@@ -121,6 +121,7 @@ class _Training:
             identity=identity,
             environment=self._environment(monitors),
             num_examples=len(self.images.train),
+            shapes={name: tensor.shape for name, tensor in model.state_dict().items()},
             resume=self.request.resume,
             fork=parse_fork(self.request.fork) if self.request.fork else None,
             validation=validation,
