@@ -79,6 +79,10 @@ class Still(Net):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(()))
         self.conv.requires_grad_(False), self.linear.requires_grad_(False)
+class Few(Net):
+    def forward(self, x):
+        if len(x) > 10: raise ValueError("no big\\nbatches")
+        return super().forward(x)
 class Leaving(Net):
     def forward(self, x): raise SystemExit(3)
 def leave(): raise SystemExit("no network today")
@@ -113,6 +117,7 @@ MODELS = [
     ("Guarded fails on images a little outside [0, 1], where the attack starts: AssertionError: my range", "Guarded"),
     ("Auxiliary in train mode returns tuple; return one tensor of logits", "Auxiliary"),
     ("no gradient reaches the parameters", "Still"),
+    ("takes a few images and not a batch of 128: ValueError: no big batches", "Few"),
     ("SystemExit: 3", "Leaving"),
     ("SystemExit: no network today", "leave"),
 ]

@@ -91,6 +91,20 @@ def check_last_batch(model: nn.Module, image_shape: Sequence[int], num_examples:
         ) from None
 
 
+def check_batch(model: nn.Module, x: torch.Tensor) -> None:
+    """Refuse a model that fails on a whole batch, though it takes the few images it is tried on first."""
+    try:
+        with frozen(model, "eval") as call, torch.no_grad():
+            call(x)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"model {type(model).__name__} takes a few images and not a batch of {len(x)}: {failed_at(error)}; repair "
+            "it there, or use a smaller --batch-size"
+        ) from None
+
+
 def check_outside(model: nn.Module, x: torch.Tensor, attack: Attack | None) -> None:
     """Refuse a model that fails on images a little outside [0, 1], where an attack that is not clamped starts."""
     if getattr(attack, "clamp_start", True) or getattr(attack, "start", "zero") == "zero":

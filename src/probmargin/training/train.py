@@ -28,6 +28,7 @@ from probmargin.training.feed import Placement, check_placement, place
 from probmargin.training.folder import Beginning
 from probmargin.training.fork import parse_fork
 from probmargin.training.guards import (
+    check_batch,
     check_every_epoch,
     check_kept_epochs,
     check_last_batch,
@@ -101,6 +102,9 @@ class _Training:
         shape = (self.data.channels, *self.data.image_size)
         check_last_batch(model, shape, len(self.images.train), self.method.batch_size)
         check_outside(model, self.images.train.take(range(1)).floats(), self.method.attack)
+        if not isinstance(self.request.model, str) or ":" in self.request.model:
+            whole = self.images.train.take(range(min(self.method.batch_size, len(self.images.train))))
+            check_batch(model.to(self.device), whole.floats().to(self.device))
         identity = {
             "id": self.request.out.name,
             "recipe": self.method.plain(),
