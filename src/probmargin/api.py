@@ -12,6 +12,7 @@ from probmargin.attacks.balls import Norm
 from probmargin.core.arguments import checked
 from probmargin.core.batch import AttackResult, LossTerms
 from probmargin.core.errors import UsageError
+from probmargin.core.inference import outside_inference_mode
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Images, Labels
 from probmargin.data.checks import Array, as_tensor, check_images
@@ -200,6 +201,7 @@ def train(
 
 
 @checked
+@outside_inference_mode()
 def evaluate(
     model: nn.Module,
     data: tuple[Array, Array],

@@ -67,6 +67,40 @@ def loss_and_gradients(model: nn.Module, method: Any, **options: Any) -> tuple[f
     return float(loss.detach()), list(torch.autograd.grad(loss, list(model.parameters())))
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_mail_loss_without_gradients_is_the_same_number(method: str, mode: Any) -> None:
+    """As in a validation loop; images that were made there serve outside of it as well."""
+    x, labels = images(2, 8, size=8)
+    first, second, third = (tiny_net(2) for _ in range(3))
+    wanted = pm.mail_loss(first, x, labels, method, num_steps=2, seed=1)
+    with mode():
+        x, labels = x.clone(), labels.clone()
+        found = pm.mail_loss(second, x, labels, method, num_steps=2, seed=1)
+    assert not found.requires_grad
+    assert torch.equal(found, wanted.detach())
+    again = pm.mail_loss(third, x, labels, method, num_steps=2, seed=1)
+    again.backward()
+    assert torch.equal(again.detach(), found)
+
+
+def test_inference_mode_around_losses_evaluations_and_models() -> None:
+    x, labels = images(2, 8, size=8)
+    model, logits = tiny_net(2), torch.randn(8, 3)
+    outside = pm.evaluate(model, (x, labels), ["nat", "pgd-2"])
+    with torch.inference_mode():
+        inside = pm.evaluate(model, (x.clone(), labels.clone()), ["nat", "pgd-2"])
+        made = tiny_net(2)
+        for terms in (pm.at_loss(logits, labels), pm.trades_loss(logits, logits, labels, 5.0)):
+            assert bool((terms.weighted + terms.plain).isfinite().all())
+        assert bool(pm.mart_loss(logits, logits, labels, 5.0).weighted.isfinite().all())
+    assert inside["pgd-2"]["correct"] == outside["pgd-2"]["correct"]
+    with pytest.raises(
+        pm.UsageError, match=r"TinyNet was made under torch\.inference_mode, .*: build or load it outside"
+    ):
+        pm.mail_loss(made, x, labels)
+
+
 def test_mail_loss_perturbs_weights_as_training_does() -> None:
     """Loss and gradient are those at the moved weights; the model's own stay."""
     recipe = named("mail-awp").at(99)

@@ -287,6 +287,9 @@ def test_pieces_name_the_argument(function: Callable[..., Any], given: dict[str,
         ({"x": X * 255}, r"images in \[0, 1\]: put the normalisation inside"),
         ({"x": X * torch.nan}, r"images in \[0, 1\]"),
         ({"labels": Y - 20}, "labels from 0 on"),
+        ({"labels": Y == 1}, "B integer labels, not .* torch.bool"),
+        ({"labels": Y + 98}, "labels go up to 99 but the model has 2 classes: relabel them as 0 to 1"),
+        ({"labels": Y + 1}, "labels go up to 2 but the model has 2 classes"),
     ],
 )
 def test_attacks_name_what_is_wrong(given: dict[str, Any], words: str) -> None:

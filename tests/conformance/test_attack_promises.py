@@ -12,6 +12,7 @@ from probmargin.attacks.attack import ATTACKS, Attack
 from probmargin.attacks.fab import FAB
 from probmargin.attacks.lm_pgd import LMPGD
 from probmargin.attacks.pgd import PGD, EarlyStopPGD
+from probmargin.core.errors import UsageError
 from probmargin.core.losses import cross_entropy, kl_divergence, logit_margin
 
 attacks = pytest.mark.parametrize("attack", ATTACKS.examples(), ids=repr)
@@ -73,6 +74,45 @@ def test_the_same_noise_gives_the_same_images(attack: Attack) -> None:
     model = tiny_net(3)
     first, second = (attack(model, x, labels, noise=keyed(4)).x_adv for _ in range(2))
     assert torch.equal(first, second)
+
+
+@attacks
+def test_labels_beyond_the_classes_are_refused_at_the_first_pass(attack: Attack) -> None:
+    x, labels = images(3, 4, size=8, classes=3)
+    passes = []
+
+    def counted(x: torch.Tensor) -> torch.Tensor:
+        passes.append(len(x))
+        logits: torch.Tensor = model(x)
+        return logits
+
+    model = tiny_net(3, 3)
+    labels[2] = 3
+    with pytest.raises(UsageError, match="labels go up to 3 but the model has 3 classes"):
+        attack(counted, x, labels, noise=keyed(4))
+    assert passes == [4]
+
+
+@attacks
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
+def test_labels_of_any_integers_are_the_same_labels(attack: Attack, dtype: torch.dtype) -> None:
+    x, labels = images(3, 4, size=8)
+    model = tiny_net(3)
+    first, second = (attack(model, x, given, noise=keyed(4)).x_adv for given in (labels, labels.to(dtype)))
+    assert torch.equal(first, second)
+
+
+@attacks
+def test_inference_mode_changes_nothing(attack: Attack) -> None:
+    """Neither around the call, nor around the making of the model and the images."""
+    x, labels = images(3, 4, size=8)
+    wanted = attack(tiny_net(3), x, labels, noise=keyed(4)).x_adv
+    with torch.inference_mode():
+        model, images_, labels_ = tiny_net(3), x.clone(), labels.clone()
+        inside = attack(model, images_, labels_, noise=keyed(4)).x_adv
+    assert model.training
+    assert torch.equal(inside, wanted)
+    assert torch.equal(attack(model, images_, labels_, noise=keyed(4)).x_adv, wanted)
 
 
 class Linear(nn.Module):

@@ -241,6 +241,14 @@ def test_bad_settings_name_the_fix(setting: str, words: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_component_without_settings_says_so() -> None:
+    recipe = named("mail-trades")
+    margin = recipe.plain()["margin"]["name"]
+    for settings in ({"margin.foo": "1"}, {"margin": {"name": margin, "foo": 1}}):
+        with pytest.raises(UsageError, match=rf"^margin {margin} takes no settings: leave out margin\.foo$"):
+            with_settings(recipe, settings)
+
+
 def test_a_margin_of_steps_needs_an_attack_that_records_them() -> None:
     with pytest.raises(UsageError, match="the margin lps needs an attack that records its steps"):
         with_settings(named("gairat"), {"attack": "apgd"})

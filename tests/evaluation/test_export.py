@@ -1,6 +1,9 @@
 """Adversarial images in a file: inside the ball after rounding, and judged as they lie on disk."""
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -74,3 +77,15 @@ def test_a_file_that_was_changed_is_judged_as_it_is(trained: Path, tmp_path: Pat
     file.write_bytes(b"nothing")
     with pytest.raises(UsageError, match="adversarial images"):
         rescore(file, open_run(folder).model, x)
+
+
+def test_half_a_file_that_a_killed_evaluation_left_goes(trained: Path, tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    folder, file = shutil.copytree(trained, tmp_path / "run"), tmp_path / "adversarial.npz"
+    for process in (dead.pid, os.getppid()):
+        (tmp_path / f".{file.name}.{process}.part").write_bytes(b"half")
+    request = EvaluationRequest(run=folder, attacks=("pgd-1",), num_examples=4, save_adversarial=file, device="cpu")
+    evaluate_subject(request, lambda _: None)
+    assert [path.name for path in tmp_path.glob(".*")] == [f".{file.name}.{os.getppid()}.part"]
+    assert len(np.load(file)["x_adv"]) == 4

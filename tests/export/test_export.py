@@ -1,7 +1,9 @@
 """Every format gives the model back, with its card; a file that does not is not left behind."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +133,43 @@ def test_a_card_names_the_epoch_of_the_state_that_was_taken(trained: Path, tmp_p
     pm.export(run, tmp_path / "m.safetensors", num_examples=4)
     assert json.loads((tmp_path / "m.safetensors.card.json").read_text())["training"]["epochs"] == 2
     assert "Epochs: 2 of 2" in (tmp_path / "m.safetensors.card.md").read_text()
+
+
+@pytest.mark.parametrize("format", EACH)
+def test_what_a_killed_export_left_goes_with_the_next(trained: Path, tmp_path: Path, format: str) -> None:
+    """Of this name alone, and not what another process may still be writing."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    name = NAMES[format]
+    stays = [f".{name}.{os.getppid()}.part", f".other{name}.{dead.pid}.part", f".{name}.mine.part"]
+    for left in (*stays, f".{name}.{dead.pid}.part", f".{name}.{os.getpid()}.part", f".{name}.{10**20}.part"):
+        (tmp_path / left).mkdir()
+        (tmp_path / left / name).write_bytes(b"half")
+    pm.export(trained, tmp_path / name, format=format, num_examples=4)
+    assert sorted(path.name for path in tmp_path.glob(".*")) == sorted(stays)
+
+
+KILLED = """
+import os, signal, sys
+from probmargin import api as pm
+from probmargin.export import formats
+write, *rest = formats.FILES["safetensors"]
+def die(subject, path):
+    write(subject, path)
+    os.kill(os.getpid(), signal.SIGKILL)
+formats.FILES["safetensors"] = (die, *rest)
+pm.export(sys.argv[1], sys.argv[2], num_examples=4)
+"""
+
+
+def test_an_export_after_one_that_was_killed(trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "m.safetensors"
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(trained), str(out)], capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len(list(tmp_path.iterdir())) == 1
+    pm.export(trained, out, num_examples=4)
+    cards = [f"{out.name}.card.json", f"{out.name}.card.md"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [out.name, *cards]
 
 
 def other(subject: Exported, change: float) -> Classifier:

@@ -9,11 +9,13 @@ from probmargin.core.batch import AttackResult, TraceLevel
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import ModelMode, frozen
 from probmargin.core.fusing import fusable
+from probmargin.core.inference import outside_inference_mode, with_gradients
 from probmargin.core.losses import KLDirection, cross_entropy, cw_loss, directed_kl
 from probmargin.core.noise import Noise, fresh_noise
 from probmargin.core.registry import Registry
 from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample
 
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 AttackLoss = Literal["ce", "kl", "cw"]
 
 
@@ -37,24 +39,26 @@ class Attack(ABC):
         trace: TraceLevel = "none",
     ) -> AttackResult:
         """Attack the images; without `noise`, random numbers follow torch's global generator."""
-        _check_call(model, x, labels, noise)
-        source = fresh_noise(len(x), x.device) if noise is None else noise
-        with frozen(model, self.model_mode) as call:
-            return self.run(call, x.detach(), labels, noise=source, trace=trace)
+        highest = _check_call(model, x, labels, noise)
+        with outside_inference_mode(), frozen(model, self.model_mode) as call:
+            source = fresh_noise(len(x), x.device) if noise is None else noise
+            known = _with_classes(call, highest)
+            images, classes = with_gradients(x.detach()), with_gradients(labels.long())
+            return self.run(known, images, classes, noise=source, trace=trace)
 
     @abstractmethod
     def run(self, model: Classifier, x: Images, labels: Labels, *, noise: Noise, trace: TraceLevel) -> AttackResult:
         """Attack a model that is already frozen."""
 
 
-def _check_call(model: object, x: object, labels: object, noise: object) -> None:
-    """Refuse what is no batch of images in [0, 1]."""
+def _check_call(model: object, x: object, labels: object, noise: object) -> int:
+    """Refuse what is no batch of images in [0, 1] with classes; the highest class is what is left to check."""
     if not callable(model) or isinstance(model, type):
         raise UsageError("an attack calls the model: pass a network, or a function from images to logits")
     if not isinstance(x, torch.Tensor) or not isinstance(labels, torch.Tensor):
         found = type(x if not isinstance(x, torch.Tensor) else labels).__name__
         raise UsageError(f"an attack takes tensors x and labels, not {found}: convert them first")
-    if x.ndim < 2 or not x.is_floating_point() or labels.shape != x.shape[:1] or labels.is_floating_point():
+    if x.ndim < 2 or not x.is_floating_point() or labels.shape != x.shape[:1] or labels.dtype not in _INTEGERS:
         raise UsageError(
             f"an attack takes float images (B, C, H, W) in [0, 1] and B integer labels, not {x.dtype} "
             f"{tuple(x.shape)} and {labels.dtype} {tuple(labels.shape)}: convert them first"
@@ -65,8 +69,27 @@ def _check_call(model: object, x: object, labels: object, noise: object) -> None
         raise UsageError(
             "an attack takes images in [0, 1]: put the normalisation inside the model, and divide bytes by 255"
         )
-    if bool((labels < 0).any()):
+    if len(labels) == 0:
+        return 0
+    lowest, highest = torch.stack(torch.aminmax(labels)).tolist()
+    if lowest < 0:
         raise UsageError("an attack takes labels from 0 on: leave out what has no label")
+    return int(highest)
+
+
+def _with_classes(model: Classifier, highest: int) -> Classifier:
+    """The model, which refuses a label beyond its classes before anything looks that label up on a device."""
+
+    def forward(x: Images) -> Logits:
+        logits = model(x)
+        if logits.ndim == 2 and logits.shape[1] <= highest:
+            count = logits.shape[1]
+            raise UsageError(
+                f"labels go up to {highest} but the model has {count} classes: relabel them as 0 to {count - 1}"
+            )
+        return logits
+
+    return forward
 
 
 ATTACKS: Registry[Attack] = Registry("attack", "probmargin.attacks")

@@ -22,3 +22,17 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return UsageError(f"unknown {kind} {name!r}{hint} (known: {', '.join(names)})")
+
+
+def unknown_setting(path: str, name: str, known: Iterable[str], owner: str) -> UsageError:
+    """Build the error for a setting that the component at `path` has not; `owner` is that component's name.
+
+    >>> print(unknown_setting("weight", "slop", ["bias", "slope"], "sigmoid"))
+    unknown setting in weight 'slop'; did you mean slope? (known: bias, slope)
+    >>> print(unknown_setting("margin", "slope", [], "pm_adv"))
+    margin pm_adv takes no settings: leave out margin.slope
+    """
+    names = list(known)
+    if names:
+        return unknown_name(f"setting in {path}", name, names)
+    return UsageError(f"{path} {owner} takes no settings: leave out {path}.{name}")

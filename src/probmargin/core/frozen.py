@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from probmargin.core.inference import with_gradients
 from probmargin.core.types import Classifier, Images, Logits
 
 ModelMode = Literal["eval", "train"]
@@ -28,7 +29,7 @@ def with_clean_buffers(model: nn.Module, *, detach: bool) -> Classifier:
     """The model over copies of its buffers; with `detach`, over its parameters cut off from the graph too."""
     tensors: dict[str, torch.Tensor] = {name: buffer.clone() for name, buffer in model.named_buffers()}
     for name, parameter in model.named_parameters():
-        tensors[name] = parameter.detach() if detach else parameter
+        tensors[name] = with_gradients(parameter.detach()) if detach else parameter
 
     def forward(x: Images) -> Logits:
         logits: Logits = torch.func.functional_call(model, tensors, (x,))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
-from probmargin.core.errors import UsageError, unknown_name
+from probmargin.core.errors import UsageError, unknown_name, unknown_setting
 
 Plain = Any
 """JSON's own types: dict, list, str, int, float, bool, None."""
@@ -206,7 +206,7 @@ def build(cls: type, plain: Plain, path: str) -> Any:
     settings = {}
     for key, value in plain.items():
         if key not in known:
-            raise unknown_name(f"setting in {path}", str(key), known)
+            raise unknown_setting(path, str(key), known, getattr(cls, "registered_name", cls.__name__))
         settings[key] = coerce(value, known[key], f"{path}.{key}" if path else key)
     missing = [f.name for f in dataclasses.fields(cls) if f.name not in settings and _is_required(f)]
     if missing:

@@ -3,10 +3,12 @@
 import errno
 import json
 import os
+import re
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from probmargin.core.shapes import misfit
 def written_aside(path: Path) -> Iterator[Path]:
     """Yield a path to write to; it takes the place of `path` once the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    aside = aside_of(path)
     try:
         yield aside
         with aside.open("rb") as file:
@@ -27,6 +29,38 @@ def written_aside(path: Path) -> Iterator[Path]:
         _sync_folder(path.parent)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def aside_of(path: Path) -> Path:
+    """Where this process writes what will take the place of `path`; what killed ones left of it there is removed."""
+    part = re.compile(rf"\.{re.escape(path.name)}\.(\d+)\.part")
+    for place in path.parent.iterdir():
+        found = part.fullmatch(place.name)
+        if found and not _another_is_alive(int(found[1])):
+            _remove(place)
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
+def _another_is_alive(process: int) -> bool:
+    """Whether another process of this number may still be writing."""
+    if process == os.getpid():
+        return False
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
+
+
+def _remove(place: Path) -> None:
+    """Remove a file or a folder, where that is allowed."""
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            place.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from probmargin.core.errors import UsageError, unknown_name
-from probmargin.engine.files import check_is_new, write_json
+from probmargin.engine.files import aside_of, check_is_new, write_json
 from probmargin.export.card import MISSING_LICENCE, make_card, markdown, not_measured
 from probmargin.export.check import check_file
 from probmargin.export.formats import FILES
@@ -26,8 +26,7 @@ def export(request: ExportRequest, log: Log) -> Path:
     subject = open_exported(request, log)
     out = request.out
     out.parent.mkdir(parents=True, exist_ok=True)
-    aside = out.with_name(f".{out.name}.{os.getpid()}.part")
-    shutil.rmtree(aside, ignore_errors=True)
+    aside = aside_of(out)
     aside.mkdir()
     try:
         _write(request, subject, aside, log)

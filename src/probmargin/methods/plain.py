@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from probmargin.attacks.attack import ATTACKS
-from probmargin.core.errors import UsageError, unknown_name
+from probmargin.core.errors import UsageError, unknown_name, unknown_setting
 from probmargin.core.records import coerce
 from probmargin.core.registry import Registry
 from probmargin.core.settings import AWP, EMA
@@ -111,7 +111,7 @@ def _nested(head: str, current: dict[str, Any] | None, path: str, rest: str) -> 
     if current is None:
         raise UsageError(f"{path}: this method has no {head}; choose one first, such as --set {head}=pgd")
     if rest not in current:
-        raise unknown_name(f"setting in {head}", rest, [key for key in current if key != "name"])
+        raise unknown_setting(head, rest, [key for key in current if key != "name"], current.get("name", ""))
     return current
 
 

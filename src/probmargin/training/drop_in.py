@@ -8,6 +8,7 @@ from torch import nn
 
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import frozen
+from probmargin.core.inference import check_takes_gradients, outside_inference_mode, with_gradients
 from probmargin.core.noise import fresh_noise
 from probmargin.core.settings import AWP
 from probmargin.core.types import Classifier, Images, Labels, Logits
@@ -30,10 +31,11 @@ from probmargin.training.step import Batch, attack_batch, batch_loss, view_of, w
 _ROUNDING = 1e-4
 
 
+@outside_inference_mode()
 def recipe_loss(model: nn.Module, x: Images, labels: Labels, recipe: Method, seed: int | None) -> torch.Tensor:
     """Attack a batch by a recipe, weigh its examples and return the loss."""
     _check_batch(model, x, labels)
-    x = as_the_model_computes(x, model)
+    x, labels = with_gradients(as_the_model_computes(x, model)), with_gradients(labels)
     if x.device.type == "cpu":
         _check_values(model, x, labels)
     network, found = Network(model), writes(x)
@@ -68,7 +70,8 @@ def _perturbed(network: Network, awp: AWP, loss_at: Callable[[Classifier], torch
     """The network at weights moved up the loss, as `perturbed_weights` moves them; gradients go to its own weights."""
     model = network.model
     own = {name: p for name, p in model.named_parameters() if p.requires_grad and p.ndim >= 2}
-    gradients = torch.autograd.grad(loss_at(network.clean_forward()), list(own.values()), allow_unused=True)
+    with torch.enable_grad():
+        gradients = torch.autograd.grad(loss_at(network.clean_forward()), list(own.values()), allow_unused=True)
     moved = {
         name: parameter + relative_ascent(parameter.detach(), gradient, awp.gamma)
         for (name, parameter), gradient in zip(own.items(), gradients, strict=True)
@@ -84,6 +87,7 @@ def _perturbed(network: Network, awp: AWP, loss_at: Callable[[Classifier], torch
 
 def _check_batch(model: nn.Module, x: Images, labels: Labels) -> None:
     """Refuse what a loader may yield instead of a batch, by what is known without waiting for a device."""
+    check_takes_gradients(model)
     if x.ndim != 4 or not x.is_floating_point() or labels.shape[:1] != x.shape[:1]:
         raise UsageError(
             f"mail_loss takes float images (B, C, H, W) in [0, 1] and B labels, not {x.dtype} {tuple(x.shape)} and "
