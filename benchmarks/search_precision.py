@@ -1,4 +1,4 @@
-"""May FAB and Square search in bfloat16? Their verdicts on the same images, form by form of the network.
+"""May FAB and Square search in fewer digits? Their verdicts on the same images, form by form of the network.
 
     python -m benchmarks.search_precision RUN --data-dir DIR [--num-examples 500] [--forms tf32,bf16]
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 from torch import nn
@@ -23,18 +23,22 @@ from probmargin.engine.devices import pick_device
 from probmargin.engine.environment import commit, hardware, versions
 from probmargin.engine.files import write_json
 from probmargin.evaluation.autoattack import build_attack
-from probmargin.evaluation.network import captured_form
+from probmargin.evaluation.network import Form, captured_form
 from probmargin.evaluation.opening import Threat, opened
 from probmargin.evaluation.quick import quick_copy
-from probmargin.evaluation.search import Stage, run_stage
+from probmargin.evaluation.search import Stage, Subject, run_stage
 from probmargin.runs.run import open_run
 
-FORMS: dict[str, Callable[[nn.Module, Images], Classifier]] = {
-    "float32": lambda model, x: model,
-    "folded": quick_copy,
-    "tf32": lambda model, x: captured_form(model, x, 4096, torch.float32),
-    "bf16": lambda model, x: captured_form(model, x, 4096, torch.bfloat16),
-}
+PLAIN: dict[str, Callable[[nn.Module, Images], Classifier]] = {"float32": lambda model, x: model, "folded": quick_copy}
+CAPTURED: tuple[Form, ...] = get_args(Form)
+
+
+def with_form(subject: Subject, model: nn.Module, name: str) -> Subject:
+    """The subject, with one form that all searches ask."""
+    if name in PLAIN:
+        return replace(subject, call=PLAIN[name](model, subject.x), forms={})
+    call = captured_form(model, subject.x, 4096, cast(Form, name))
+    return replace(subject, forms=dict.fromkeys(CAPTURED, call))
 
 
 def main(arguments: list[str]) -> None:
@@ -56,12 +60,11 @@ def main(arguments: list[str]) -> None:
     rows: list[dict[str, Any]] = []
     with opened(model, test.floats(), test.labels, Threat("Linf", eps), None) as (subject, _):
         chosen = subject.correct.nonzero()[:, 0]
-        forms = {name: FORMS[name](model, subject.x) for name in options.forms.split(",")}
+        subjects = {name: with_form(subject, model, name) for name in options.forms.split(",")}
         for attack in options.attacks.split(","):
             first: torch.Tensor | None = None
-            for name, form in forms.items():
+            for name, asked in subjects.items():
                 began = time.perf_counter()
-                asked = replace(subject, call=form, rough=None)
                 findings = list(run_stage(asked, Stage(attack, build_attack(attack, "Linf", eps)), chosen))
                 broken = torch.cat([finding.broken for finding in findings])
                 first = broken if first is None else first

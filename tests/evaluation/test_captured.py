@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -19,11 +20,12 @@ from probmargin.core.types import Images, Logits
 from probmargin.engine.captured import CapturedNetwork, Slot
 from probmargin.engine.compile import compiled
 from probmargin.engine.folding import CannotFold
+from probmargin.engine.graphs import chosen_kernels
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, evaluate, judge
-from probmargin.evaluation.network import captured_form, check_alike, check_slopes, folded_form
+from probmargin.evaluation.network import Form, captured_float32, captured_form, check_alike, check_slopes, folded_form
 from probmargin.evaluation.opening import Threat, opened
 from probmargin.evaluation.recheck import recheck
-from probmargin.evaluation.search import Stage, attempt, confirm, form_for, run_stage
+from probmargin.evaluation.search import Stage, attempt, confirm, find_room, form_for, full_float32, run_stage
 from probmargin.models.build import build_model
 
 
@@ -127,33 +129,36 @@ def test_one_compilation_serves_all_sizes(name: str) -> None:
 
 def test_a_form_with_other_logits_is_refused() -> None:
     logits = torch.tensor([[1.0, -2.0]])
-    check_alike(logits, logits + 0.03, torch.float32)
-    check_alike(logits, logits + 0.3, torch.bfloat16)
+    check_alike(logits, logits + 0.03, "tf32")
+    check_alike(logits, logits + 0.3, "bf16")
     with pytest.raises(CannotFold, match=r"off by 5"):
-        check_alike(logits, logits + 0.1, torch.float32)
+        check_alike(logits, logits + 0.1, "tf32")
     with pytest.raises(CannotFold, match="off by nan"):
-        check_alike(logits, logits * torch.nan, torch.bfloat16)
+        check_alike(logits, logits * torch.nan, "bf16")
 
 
-def test_ascents_and_fab_in_linf_ask_the_rough_form_and_others_the_quick_one() -> None:
+def test_ascents_and_fab_in_linf_ask_bf16_and_others_tf32() -> None:
     model, x, labels = linear_task(count=4)
     with opened(model, x, labels, Threat("Linf", 0.1), None) as (subject, ready):
         assert subject.asked_by(APGD()) is subject.call
-        both = replace(subject, rough=lambda images: model(images))
+        some = replace(subject, forms={"bf16": lambda images: model(images), "tf32": lambda images: model(images)})
+        fine = replace(some, search="fp16", forms={**some.forms, "fp16": lambda images: model(images)})
     assert ready.precision == "float32"
-    assert all(both.asked_by(attack) is both.rough for attack in (APGD(), APGD(norm="L2"), FAB()))
-    assert all(both.asked_by(attack) is both.call for attack in (FAB(norm="L2"), Square(), PGD()))
+    assert all(some.asked_by(attack) is some.forms["bf16"] for attack in (APGD(), APGD(norm="L2"), FAB()))
+    assert all(some.asked_by(attack) is some.forms["tf32"] for attack in (FAB(norm="L2"), Square(), PGD()))
+    assert fine.asked_by(Square()) is fine.forms["fp16"]
+    assert fine.asked_by(APGD()) is fine.forms["bf16"]
 
 
 def test_searches_ask_the_precision_that_was_chosen() -> None:
     model, x, labels = linear_task(count=4)
     attacks = (APGD(), FAB(), Square(), PGD())
-    assert {form_for(attack, "bf16") for attack in attacks} == {"rough"}
-    assert {form_for(attack, "tf32") for attack in attacks} == {"quick"}
+    assert {form_for(attack, "bf16") for attack in attacks} == {"bf16"}
+    assert {form_for(attack, "tf32") for attack in attacks} == {"tf32"}
     assert {form_for(attack, "float32") for attack in attacks} == {None}
     stages = [Stage("square", Square())]
     with opened(model, x, labels, Threat("Linf", 0.1), None, stages, "float32") as (subject, ready):
-        exact = replace(subject, rough=lambda images: model(images))
+        exact = replace(subject, forms={"bf16": lambda images: model(images)})
         assert all(exact.asked_by(attack) is exact.call for attack in attacks)
     assert ready.precision == "float32"
 
@@ -181,6 +186,36 @@ def test_a_second_look_finds_what_a_blind_search_missed() -> None:
     assert every.broken >= look.broken >= 15
     assert bool(standing[10:].all())
     assert look.line().startswith(f"{look.broken} of 20 survivors")
+
+
+def test_float16_keeps_the_digits_of_tf32() -> None:
+    """Folded, with a float32 head: what a search without gradients may ask."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = build_model("resnet18", in_channels=3, num_classes=10).eval()
+    x, _ = images(2, 8, size=32)
+    x = x[:, :1].expand(-1, 3, -1, -1)
+    with torch.no_grad():
+        expected, found = model(x), folded_form(model, torch.float16)(x)
+    assert found.dtype == torch.float32
+    off = (found - expected).abs().max() / expected.abs().max()
+    assert 0 < off < 2e-3
+
+
+def test_a_second_look_asks_the_network_it_is_given() -> None:
+    model, x, labels = linear_task(count=12)
+    stages = [Stage("apgd-ce", small_budget("Linf", 0.2)["apgd-ce"])]
+    asked: list[int] = []
+
+    def counted(images: Images) -> Logits:
+        asked.append(len(images))
+        logits: Logits = model(images)
+        return logits
+
+    with opened(model, x, labels, Threat("Linf", 0.2), None) as (subject, _):
+        look = recheck(subject, stages, torch.ones(len(x), dtype=torch.bool), 5, counted)
+    assert asked
+    assert look.examples == 5
 
 
 def test_an_ensemble_says_what_it_computed_in_and_what_a_second_look_found() -> None:
@@ -217,7 +252,7 @@ def test_a_claim_that_does_not_hold_is_searched_again_in_float32(name: str) -> N
     with opened(model, x, labels, Threat("Linf", 0.1), None) as (subject, _):
         (exact,) = run_stage(subject, stage, rows)
         form, _ = at_few_sizes(Rounded(model, 0.05), most=1024)
-        rounded = replace(subject, call=form, rough=form)
+        rounded = replace(subject, forms={"bf16": form, "tf32": form})
         trusted = confirm(rounded, rows, attempt(rounded, stage, rows, form))
         (found,) = run_stage(rounded, stage, rows)
     counts = [int(each.broken.sum()) for each in (trusted, found, exact)]
@@ -236,21 +271,37 @@ def test_a_form_with_other_gradients_is_refused() -> None:
 
 
 def test_only_the_forms_that_are_asked_are_wanted() -> None:
-    assert {form_for(attack) for attack in (APGD(loss="dlr_targeted"), FAB())} == {"rough"}
-    assert {form_for(attack) for attack in (FAB(norm="L2"), Square(), PGD())} == {"quick"}
+    assert {form_for(attack) for attack in (APGD(loss="dlr_targeted"), FAB())} == {"bf16"}
+    assert {form_for(attack) for attack in (FAB(norm="L2"), Square(), PGD())} == {"tf32"}
 
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_captured_network_gives_the_models_logits_and_gradients(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("form", ["bf16", "fp16", "tf32", "float32"])
+def test_a_captured_network_gives_the_models_logits_and_gradients(form: Form | Literal["float32"]) -> None:
     model = build_model("resnet18", in_channels=3, num_classes=10).eval().cuda()
     x = torch.rand(300, 3, 32, 32, device="cuda")
-    call = captured_form(model, x, 256, dtype)
+    call = captured_float32(model, x, 256) if form == "float32" else captured_form(model, x, 256, form)
     for count in (1, 70, 256, 300):
         points = [x[:count].clone().requires_grad_() for _ in range(2)]
-        logits = [model(points[0]), call(points[1])]
-        check_alike(logits[0].detach(), logits[1].detach(), dtype)
-        slopes = [torch.autograd.grad(z.logsumexp(1).sum(), p)[0] for z, p in zip(logits, points, strict=True)]
+        with full_float32(x):
+            logits = [model(points[0]), call(points[1])]
+            if form == "fp16":
+                check_alike(logits[0].detach(), logits[1].detach(), form)
+                continue
+            slopes = [torch.autograd.grad(z.logsumexp(1).sum(), p)[0] for z, p in zip(logits, points, strict=True)]
+        if form == "float32":
+            torch.testing.assert_close(logits[1], logits[0], rtol=1e-3, atol=1e-4)
+        else:
+            check_alike(logits[0].detach(), logits[1].detach(), form)
         alike = torch.nn.functional.cosine_similarity(slopes[0].flatten(1), slopes[1].flatten(1))
         assert float(alike.min()) > 0.9
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
+def test_room_is_what_the_network_needs_not_what_choosing_kernels_takes() -> None:
+    model = build_model("resnet18", in_channels=3, num_classes=10).eval().cuda()
+    x = torch.rand(64, 3, 32, 32, device="cuda")
+    with chosen_kernels():
+        assert find_room(model, x, None).rows == 4096

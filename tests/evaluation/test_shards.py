@@ -136,4 +136,4 @@ def test_the_precision_of_searches_is_checked_and_said(run: Path) -> None:
     evaluate_subject(request(run, attacks=("pgd-5",), search_precision="bf16"), said.append)
     assert any("on a CPU searches compute in float32, not in bf16" in line for line in said)
     with pytest.raises(UsageError, match="--search-precision"):
-        evaluate_subject(request(run, search_precision="fp16"), silent)
+        evaluate_subject(request(run, search_precision="half"), silent)

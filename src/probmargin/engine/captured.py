@@ -31,11 +31,13 @@ class GraphSlot:
     Graphs of one pool share memory: what one leaves behind, the next may overwrite.
     """
 
-    def __init__(self, network: Callable[[Images], Logits], x: Images, *, with_gradient: bool, pool: Any) -> None:
+    def __init__(
+        self, network: Callable[[Images], Logits], x: Images, *, with_gradient: bool, pool: Any, rounds: bool
+    ) -> None:
         self._x = x.detach().clone(memory_format=torch.channels_last).requires_grad_(with_gradient)
         torch._dynamo.maybe_mark_dynamic(self._x, 0)
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with tf32(convolutions=True), chosen_kernels(), torch.set_grad_enabled(with_gradient):
+        with tf32(convolutions=rounds), chosen_kernels(), torch.set_grad_enabled(with_gradient):
             warm_up(lambda: self._once(network, with_gradient))
             with capturing(self._forward, pool=pool):
                 logits = network(self._x)
@@ -132,11 +134,11 @@ def size_for(count: int, most: int) -> int:
     return min(64 if count <= 64 else 256, most)
 
 
-def captured(network: Callable[[Images], Logits], most: int) -> CapturedNetwork:
-    """A network on CUDA over graphs that share memory."""
+def captured(network: Callable[[Images], Logits], most: int, *, rounds: bool) -> CapturedNetwork:
+    """A network on CUDA over graphs that share memory; whether its float32 `rounds` to TF32 in convolutions."""
     pool = torch.cuda.graph_pool_handle()
 
     def make_slot(x: Images, with_gradient: bool) -> Slot:
-        return GraphSlot(network, x, with_gradient=with_gradient, pool=pool)
+        return GraphSlot(network, x, with_gradient=with_gradient, pool=pool, rounds=rounds)
 
     return CapturedNetwork(make_slot, most)

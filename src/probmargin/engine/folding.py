@@ -38,7 +38,8 @@ class FoldedConv(nn.Module):
         if norm is not None:
             scale_and_shift(norm)
         # Tensor cores take 16-bit channels in groups of eight; a stem of three is padded here once, not at every call.
-        self._padding = -conv.in_channels % 8 if kind.dtype == torch.bfloat16 and conv.groups == 1 else 0
+        is_short = kind.dtype in (torch.bfloat16, torch.float16)
+        self._padding = -conv.in_channels % 8 if is_short and conv.groups == 1 else 0
         shape = (conv.out_channels, conv.weight.shape[1] + self._padding, *conv.kernel_size)
         weight = torch.zeros(shape, dtype=kind.dtype, device=conv.weight.device)
         self.register_buffer("weight", weight.contiguous(memory_format=kind.order))

@@ -247,10 +247,10 @@ def _second_look(
     if plan.version is None:
         return {}
     facts: dict[str, Any] = {"search_precision": ready.precision}
-    asked = (RECHECKED if subject.rough is not None else 0) if count is None else count
+    asked = (RECHECKED if subject.forms else 0) if count is None else count
     standing = torch.from_numpy(entry.correct)
     if asked and bool(standing.any()):
-        found = recheck(subject, plan.stages, standing, asked)
+        found = recheck(subject, plan.stages, standing, asked, ready.in_float32(subject.x, subject.room.rows))
         say(found.line())
         facts["recheck"] = found.plain()
     return facts

@@ -1,8 +1,8 @@
 """A model made ready to be judged: in float32 at least, and for searches in forms that are quick to call."""
 
 import copy
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -12,19 +12,21 @@ from torch import nn
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import model_mode
 from probmargin.core.types import Classifier, Images
-from probmargin.engine.captured import CapturedNetwork, captured
+from probmargin.engine.captured import captured
 from probmargin.engine.compile import compiled, use_persistent_cache
 from probmargin.engine.folding import CannotFold, FoldedNetwork
 from probmargin.evaluation.quick import quick_copy
 
-_ALIKE = {torch.float32: 0.02, torch.bfloat16: 0.2}
-"""How far logits of a form in TF32 or bfloat16 may be off, as a share of the largest: more is a fault, not rounding."""
+Form = Literal["bf16", "fp16", "tf32"]
+"""What a network that searches ask on CUDA computes in; its head is always float32.
 
-
+bf16 has 8 bits, good enough where a search follows a gradient's sign. fp16 has TF32's 11 bits at bf16's speed, but not
+its range: it is for searches without gradients."""
+_DTYPES: dict[Form, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16, "tf32": torch.float32}
+_ALIKE: dict[Form, float] = {"bf16": 0.2, "fp16": 0.02, "tf32": 0.02}
+"""How far a form's logits may be off, as a share of the largest: more is a fault, not rounding."""
 _ALIKE_SLOPES = 0.9
-
-Form = Literal["quick", "rough"]
-SearchPrecision = Literal["auto", "bf16", "tf32", "float32"]
+SearchPrecision = Literal["auto", "bf16", "fp16", "tf32", "float32"]
 """What searches compute in on CUDA; auto leaves the choice to each attack. On a CPU it is float32 whatever is asked."""
 
 
@@ -34,9 +36,9 @@ class Ready:
 
     exact: Classifier
     quick: Classifier
-    """In float32 on a CPU, where it is as exact; in TF32 on CUDA."""
-    rough: Classifier | None = None
-    """In bfloat16 with a float32 head, good enough for searches that follow the gradient's sign; CUDA alone."""
+    """What a search asks that no form is made for."""
+    forms: Mapping[Form, Classifier] = field(default_factory=dict)
+    """Compiled and captured; CUDA alone."""
     notes: tuple[str, ...] = ()
     is_exact: bool = True
     """Whether a search that asks no form of its own computes in float32, not in TF32."""
@@ -44,8 +46,18 @@ class Ready:
     @property
     def precision(self) -> str:
         """What searches compute in."""
-        is_tf32 = isinstance(self.quick, CapturedNetwork) or not (self.rough or self.is_exact)
-        return " and ".join(filter(None, ("bf16" if self.rough else "", "tf32" if is_tf32 else ""))) or "float32"
+        return " and ".join(sorted(self.forms)) or ("float32" if self.is_exact else "tf32")
+
+    def in_float32(self, x: Images, most: int) -> Classifier | None:
+        """A form in float32 that is quicker to call than the model, where one can be made."""
+        if not (self.forms and isinstance(self.exact, nn.Module)):
+            return None
+        try:
+            return captured_float32(self.exact, x, most)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception:
+            return None
 
 
 def exact_form(model: Classifier) -> tuple[Classifier, tuple[str, ...]]:
@@ -76,15 +88,14 @@ def _ready_on_cuda(model: nn.Module, x: Images, asked: tuple[int, Collection[For
     """Folded, compiled, captured; the plain form, and a note that says why, where that cannot be done."""
     most, wanted = asked
     try:
-        quick = captured_form(model, x, most, torch.float32) if "quick" in wanted else model
-        rough = captured_form(model, x, most, torch.bfloat16) if "rough" in wanted else None
+        forms = {form: captured_form(model, x, most, form) for form in sorted(wanted)}
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         notes = (*notes, f"searches run operation by operation: {reason}")
         return Ready(model, quick_copy(model, x), notes=notes, is_exact=False)
-    return Ready(model, quick, rough, notes)
+    return Ready(model, model, forms, notes)
 
 
 def folded_form(model: nn.Module, dtype: torch.dtype) -> FoldedNetwork:
@@ -95,18 +106,31 @@ def folded_form(model: nn.Module, dtype: torch.dtype) -> FoldedNetwork:
     return network
 
 
-def captured_form(model: nn.Module, x: Images, most: int, dtype: torch.dtype) -> Classifier:
-    """A form on CUDA that has been tried, with gradient and without, and gives the model's logits."""
+def captured_form(model: nn.Module, x: Images, most: int, form: Form) -> Classifier:
+    """A form on CUDA that has been tried, with gradient where it may be asked for one, and gives the model's logits."""
     use_persistent_cache()
-    call = captured(compiled(folded_form(model, dtype), "default", dynamic=True), most)
+    network = compiled(folded_form(model, _DTYPES[form]), "default", dynamic=True)
+    call = captured(network, most, rounds=True)
+    _try_form(model, call, x, form)
+    return call
+
+
+def captured_float32(model: nn.Module, x: Images, most: int) -> Classifier:
+    """The model in float32 without TF32, captured on CUDA; not compiled, which would cost more than it saves here."""
+    call = captured(folded_form(model, torch.float32), most, rounds=False)
+    _try_form(model, call, x, "tf32")
+    return call
+
+
+def _try_form(model: nn.Module, call: Classifier, x: Images, form: Form) -> None:
     few = x[:64].detach()
     with model_mode(model, "eval"), torch.no_grad():
         expected = model(few)
         found = call(few)
-    check_alike(expected, found, dtype)
-    with model_mode(model, "eval"):
-        check_slopes(model, call, few)
-    return call
+    check_alike(expected, found, form)
+    if form != "fp16":
+        with model_mode(model, "eval"):
+            check_slopes(model, call, few)
 
 
 def check_slopes(model: Classifier, form: Classifier, x: Images) -> None:
@@ -124,8 +148,8 @@ def check_slopes(model: Classifier, form: Classifier, x: Images) -> None:
         raise CannotFold(f"its gradients are not the model's (cosine {float(alike.median()):.2f})")
 
 
-def check_alike(expected: torch.Tensor, found: torch.Tensor, dtype: torch.dtype) -> None:
+def check_alike(expected: torch.Tensor, found: torch.Tensor, form: Form) -> None:
     """Refuse a form whose logits are not the model's."""
     off = float((expected - found).abs().max() / expected.abs().max().clamp(min=1e-6))
-    if not off <= _ALIKE[dtype]:
+    if not off <= _ALIKE[form]:
         raise CannotFold(f"its logits are off by {off:.1%}")

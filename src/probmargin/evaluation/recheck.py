@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from probmargin.core.types import Classifier
 from probmargin.evaluation.search import Finding, Outcome, Parts, Stage, Subject, full_float32, run_stages
 
 RECHECKED = 100
@@ -28,14 +29,19 @@ class Recheck:
         return f"{self.broken} of {self.examples} survivors broken in a second look in float32 ({self.seconds:.1f} s)"
 
 
-def recheck(subject: Subject, stages: Sequence[Stage], standing: torch.Tensor, count: int) -> Recheck:
-    """Attack a random few of what stands again, every search in float32; `standing` itself is left alone."""
+def recheck(
+    subject: Subject, stages: Sequence[Stage], standing: torch.Tensor, count: int, call: Classifier | None = None
+) -> Recheck:
+    """Attack a random few of what stands again, every search in float32; `standing` itself is left alone.
+
+    Searches ask `call`, or what decides where it is left out.
+    """
     begun = time.perf_counter()
     survivors = standing.nonzero()[:, 0]
     order = torch.randperm(len(survivors), generator=torch.Generator().manual_seed(subject.seed))
     chosen = torch.zeros_like(standing)
     chosen[survivors[order[:count]]] = True
-    exact = replace(subject, call=subject.judge, rough=None)
+    exact = replace(subject, call=call or subject.judge, forms={})
     with full_float32(subject.x):
         outcome = run_stages(exact, stages, chosen, Parts(), _ignore, _ignore_stage)
     left = list(outcome.after.values())[-1]

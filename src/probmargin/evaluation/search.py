@@ -1,7 +1,7 @@
 """The one way attacks are run here: in chunks, on what stands, and every claimed break confirmed in float32."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -13,11 +13,11 @@ from probmargin.attacks.apgd import APGD
 from probmargin.attacks.attack import Attack, logits_without_gradient
 from probmargin.attacks.balls import Norm
 from probmargin.attacks.fab import FAB
+from probmargin.attacks.square import Square
 from probmargin.core.errors import UsageError
 from probmargin.core.losses import is_correct, logit_margin, probabilistic_margin
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample
-from probmargin.engine.captured import CapturedNetwork
 from probmargin.engine.devices import tf32
 from probmargin.evaluation.network import Form, SearchPrecision
 
@@ -64,9 +64,11 @@ def find_room(call: Classifier, x: Images, batch_size: int | None) -> Room:
     if not x.is_cuda:
         return Room(min(max(_CPU_NUMBERS // x[0].numel(), _LEAST_ROWS), _MOST_ROWS))
     few = x[:_PROBE_ROWS].detach().requires_grad_()
-    torch.cuda.reset_peak_memory_stats(x.device)
-    before = torch.cuda.memory_allocated(x.device)
-    torch.autograd.grad(call(few).sum(), few)
+    # The first pass is not measured: libraries that choose their kernels then take room they do not need later.
+    for _ in range(2):
+        torch.cuda.reset_peak_memory_stats(x.device)
+        before = torch.cuda.memory_allocated(x.device)
+        torch.autograd.grad(call(few).sum(), few)
     # A search keeps a dozen tensors of the images' size beside what the network needs.
     needed = (torch.cuda.max_memory_allocated(x.device) - before) / len(few) + 16 * x[0].numel() * x.element_size()
     free, _ = torch.cuda.mem_get_info(x.device)
@@ -116,13 +118,18 @@ def form_for(attack: Attack, search: SearchPrecision = "auto") -> Form | None:
     that are compared with each other need more digits.
 
     >>> form_for(APGD()), form_for(FAB()), form_for(FAB(norm="L2")), form_for(FAB(), "float32")
-    ('rough', 'rough', 'quick', None)
+    ('bf16', 'bf16', 'tf32', None)
+    >>> form_for(Square()), form_for(Square(), "fp16"), form_for(APGD(), "fp16")   # gradients underflow in float16
+    ('tf32', 'fp16', 'bf16')
     """
-    if search != "auto":
-        forms: dict[str, Form] = {"bf16": "rough", "tf32": "quick"}
-        return forms.get(search)
+    if search == "float32":
+        return None
+    if search in ("bf16", "tf32"):
+        return search
+    if search == "fp16" and isinstance(attack, Square):
+        return "fp16"
     is_rough = isinstance(attack, APGD) or (isinstance(attack, FAB) and attack.norm == "Linf")
-    return "rough" if is_rough else "quick"
+    return "bf16" if is_rough else "tf32"
 
 
 @dataclass(frozen=True)
@@ -130,7 +137,7 @@ class Subject:
     """A frozen model, the images it is judged on, and the ball around each."""
 
     call: Classifier
-    """What searches ask."""
+    """What searches ask that no form is made for."""
     judge: Classifier
     """What decides: the same model, as exactly as it can be had."""
     x: Images
@@ -143,18 +150,14 @@ class Subject:
     logits: Logits
     """Of the clean images."""
     room: Room
-    rough: Classifier | None = None
-    """What searches ask that may be less precise."""
+    forms: Mapping[Form, Classifier] = field(default_factory=dict)
+    """What other searches ask, by precision; they round more than float32 does."""
     search: SearchPrecision = "auto"
 
     def asked_by(self, attack: Attack) -> Classifier:
         """What an attack asks."""
-        return self.rough if self.rough is not None and form_for(attack, self.search) == "rough" else self.call
-
-    @property
-    def is_rounded(self) -> bool:
-        """Whether searches ask a network that rounds more than float32 does."""
-        return any(isinstance(form, CapturedNetwork) for form in (self.call, self.rough))
+        form = form_for(attack, self.search)
+        return self.call if form is None else self.forms.get(form, self.call)
 
     @property
     def correct(self) -> torch.Tensor:
@@ -269,7 +272,7 @@ def run_stage(subject: Subject, stage: Stage, rows: torch.Tensor) -> Iterator[Fi
         with full_float32(subject.x) if subject.search == "float32" else nullcontext():
             found = attempt(subject, stage, filled, call)[: len(part)]
         finding = confirm(subject, part, found)
-        if subject.is_rounded:
+        if subject.forms:
             finding = try_again(subject, stage, finding, call)
         return replace(finding, seconds=time.perf_counter() - begun)
 
