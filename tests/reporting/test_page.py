@@ -20,6 +20,7 @@ from probmargin.reporting.page.classes import class_tables, confusion
 from probmargin.reporting.page.curves import charts
 from probmargin.reporting.page.data import Gallery, Published
 from probmargin.reporting.page.missing import gaps
+from probmargin.reporting.page.recipe import fact_rows
 from probmargin.reporting.page.render import SECTIONS
 from probmargin.reporting.page.results import attack_gap, differences
 from probmargin.reporting.page.summary import account, compared
@@ -331,3 +332,14 @@ def test_many_large_runs_stay_under_three_megabytes(tmp_path: Path) -> None:
 def entry_of(correct: str) -> dict[str, Any]:
     share = correct.count("1") / len(correct)
     return {"robust_accuracy": share, "interval": [share, share], "per_class": [share] * 100, "correct": correct}
+
+
+def test_the_page_says_where_a_run_was_resumed_and_what_a_fork_spent(tmp_path: Path) -> None:
+    places = [{"epoch": 3, "batch": 0}, {"epoch": 4, "batch": 12}]
+    path = write_run(tmp_path / "run", resumes=places, train_seconds=70.0, train_seconds_after_fork=20.0)
+    rows = {row.name: row.values for row in fact_rows([report(path)])}
+    assert rows["training time"] == ["70 s"]
+    assert rows["training time after the fork"] == ["20 s"]
+    assert rows["gone on from"] == ["epoch 3; epoch 4, batch 12"]
+    plain = {row.name for row in fact_rows([report(write_run(tmp_path / "plain", resumes=[]))])}
+    assert not {"gone on from", "training time after the fork"} & plain

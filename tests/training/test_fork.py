@@ -171,3 +171,17 @@ def test_the_best_so_far_of_a_fork_is_that_of_scratch(
     bests = [json.loads((tmp_path / run / "checkpoints" / "best.json").read_text()) for run in ("fork", "scratch")]
     assert bests[0]["best"] == bests[1]["best"]
     assert bests[0]["sha256"] == bests[1]["sha256"]
+
+
+def test_the_record_tells_a_forks_own_seconds_from_the_whole(tmp_path: Path) -> None:
+    _, parent = fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,))
+    facts = json.loads((parent / "checkpoints" / f"state-{FORKED_AT:04d}.json").read_text())
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "fork", recipe("mail-at"), fork=f"{parent}@{FORKED_AT}", reporter=StopAfter(3))
+    _, path = fit(tmp_path / "fork", recipe("mail-at"), resume=True)
+    record = open_run(path).record
+    assert record["train_seconds_before_fork"] == round(facts["seconds"], 3) > 0
+    assert record["train_seconds_after_fork"] > 0
+    parts = record["train_seconds_before_fork"] + record["train_seconds_after_fork"]
+    assert record["train_seconds"] == pytest.approx(parts, abs=0.002)
+    assert not [name for name in open_run(parent).record if name.endswith("_fork")]

@@ -147,6 +147,33 @@ def test_a_damaged_state_is_passed_over_with_a_message(tmp_path: Path) -> None:
     assert same(whole, dict(model.state_dict()))
 
 
+def test_the_record_lists_the_states_a_run_has_gone_on_from(tmp_path: Path) -> None:
+    whole, path = fit(tmp_path / "whole", recipe())
+    assert open_run(path).record["resumes"] == []
+    cut, places = tmp_path / "cut", [{"epoch": 1, "batch": 1}, {"epoch": 3, "batch": 0}]
+    for steps, resume, expected in ((5, False, []), (7, True, places[:1]), (3, True, places)):
+        with pytest.raises(Interrupted):
+            fit(cut, recipe(), reporter=StopAfter(steps), resume=resume)
+        assert open_run(cut).record["resumes"] == expected
+    end, _ = fit(cut, recipe(), resume=True)
+    assert same(whole, end)
+    places.append({"epoch": 3, "batch": 3})
+    assert open_run(cut).record["resumes"] == places
+    fit(cut, recipe(), resume=True)
+    assert open_run(cut).record["resumes"] == places, "a finished run is not gone on with"
+
+
+def test_a_record_of_before_resumes_were_listed_is_gone_on_with(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "run", recipe(), reporter=StopAfter(5))
+    path = tmp_path / "run" / "record.json"
+    record = json.loads(path.read_text())
+    del record["resumes"]
+    path.write_text(json.dumps(record))
+    fit(tmp_path / "run", recipe(), resume=True)
+    assert open_run(tmp_path / "run").record["resumes"] == [{"epoch": 1, "batch": 1}]
+
+
 def test_resuming_a_finished_run_says_so(tmp_path: Path) -> None:
     whole, path = fit(tmp_path / "run", recipe())
     reporter = StopAfter(-1)

@@ -62,7 +62,10 @@ class RecordShape(TypedDict):
     options: NotRequired[dict[str, Any]]
     monitors: NotRequired[MonitorFacts]
     processes: NotRequired[int]
+    resumes: NotRequired[list["Place"]]
     train_seconds: NotRequired[float]
+    train_seconds_before_fork: NotRequired[float]
+    train_seconds_after_fork: NotRequired[float]
     images_per_second: NotRequired[float]
     epochs_trained: NotRequired[int]
     held_out_accuracy: NotRequired[dict[str, dict[str, float | None]]]
@@ -75,6 +78,13 @@ class Origin(TypedDict):
 
     run: str
     epoch: int
+
+
+class Place(TypedDict):
+    """A state that a run has gone on from: epochs behind it, and batches of the epoch under way."""
+
+    epoch: int
+    batch: int
 
 
 class BestLook(TypedDict):

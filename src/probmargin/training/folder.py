@@ -15,7 +15,7 @@ from probmargin.engine.files import append_json_line, write_json, written_aside
 from probmargin.methods.method import Method
 from probmargin.runs.run import Run
 from probmargin.training.agreement import differences
-from probmargin.training.fork import Fork, check_fork, described, legacy_of
+from probmargin.training.fork import Fork, Legacy, check_fork, described, legacy_of
 from probmargin.training.progress import Reporter
 from probmargin.training.validation import Validation
 
@@ -49,7 +49,7 @@ class Beginning:
         legacy = legacy_of(self.fork, self.validation) if self.fork else None
         if self.fork is not None and legacy is not None:
             self._check_fits(self.fork.run, legacy.state)
-        self._write()
+        self._write(legacy)
         if self.fork is None or legacy is None:
             return None
         reporter.say(f"forked from {self.fork.state_path.name} of {self.fork.run.path}")
@@ -98,11 +98,13 @@ class Beginning:
                 f"{out} holds {found[0]} but no run; name a new folder with --out, such as {typed(out / 'run')}"
             )
 
-    def _write(self) -> None:
+    def _write(self, legacy: Legacy | None) -> None:
         """Write what a new run's folder begins with; the record first, since it makes the folder this run's."""
         run = self.run
-        origin = {"forked_from": described(self.fork)} if self.fork else {}
-        write_json(run.record_path, {**self.identity, **self.environment, **origin})
+        origin: dict[str, Any] = {"forked_from": described(self.fork)} if self.fork else {}
+        if legacy is not None:
+            origin["train_seconds_before_fork"] = round(legacy.state.facts["seconds"], 3)
+        write_json(run.record_path, {**self.identity, **self.environment, **origin, "resumes": []})
         sweep(run)
         write_json(run.recipe_path, self.method.plain())
         trim_metrics(run, 0)
@@ -126,6 +128,8 @@ class Beginning:
         elif patience_is_over and saved.facts["batch"] == 0:
             reporter.say(f"{run.path} is finished: it stopped early after {saved.facts['epoch']} epochs")
         else:
+            place = {key: saved.facts[key] for key in ("epoch", "batch")}
+            run.update_record(resumes=[*run.record.get("resumes", []), place])
             reporter.say(f"going on from {path.name} of {run.path}")
         return saved
 

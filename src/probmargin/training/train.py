@@ -17,6 +17,7 @@ from probmargin.engine.devices import pick_device, pick_precision, set_precision
 from probmargin.engine.distributed import World, local_device, process_group
 from probmargin.engine.environment import commit, hardware, versions
 from probmargin.engine.files import check_folder
+from probmargin.evaluation.parts import weights_hash
 from probmargin.methods.method import Method
 from probmargin.models.build import origin
 from probmargin.runs.run import Run
@@ -151,7 +152,11 @@ class _Training:
             board=Board(self.run.path, state.epoch) if self.world.is_writer else None,
         )
         self._fit(state, watchers)
-        return self.run, _trained(state)
+        model = _trained(state)
+        if self.world.is_writer:
+            # An evaluation of an earlier state is told by these.
+            self.run.update_record(weights=weights_hash(model))
+        return self.run, model
 
     def _introduce(self) -> None:
         """Say what is imported and what the data is like, before time is spent."""
@@ -239,7 +244,9 @@ class _Training:
     def _close(self, state: TrainState) -> None:
         """Finish the record, and show what choosing the best state would change."""
         rate = state.images / state.seconds if state.seconds else 0.0
-        self.run.update_record(train_seconds=round(state.seconds, 3), images_per_second=round(rate, 1))
+        self.run.update_record(
+            **_spent(state.seconds, self.run.record.get("train_seconds_before_fork")), images_per_second=round(rate, 1)
+        )
         looks = [row for row in self.run.metrics if row.get("validation")]
         if state.best is None or not looks:
             return
@@ -250,6 +257,16 @@ class _Training:
             f"on {self.request.validation} held-out images: best {percent(score(best))} after epoch {best['epoch']}, "
             f"last {percent(score(last))} after epoch {last['epoch']}; the best is kept as checkpoints/best"
         )
+
+
+def _spent(seconds: float, before_fork: float | None) -> dict[str, float]:
+    """Seconds of training for the record: those of the run it was forked from count in the total.
+
+    >>> _spent(70.0, None), _spent(70.0, 50.0)
+    ({'train_seconds': 70.0}, {'train_seconds': 70.0, 'train_seconds_after_fork': 20.0})
+    """
+    total = {"train_seconds": round(seconds, 3)}
+    return total if before_fork is None else {**total, "train_seconds_after_fork": round(seconds - before_fork, 3)}
 
 
 def _prepare(data: DataSet, request: TrainRequest) -> _Images:

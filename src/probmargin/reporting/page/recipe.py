@@ -78,7 +78,16 @@ def _facts(report: RunReport) -> dict[str, str]:
     facts |= {name.replace("_", " "): record[name] for name in names.split() if record.get(name) is not None}
     if "train_seconds" in record:
         facts["training time"] = duration(float(record["train_seconds"]))
+    if "train_seconds_after_fork" in record:
+        facts["training time after the fork"] = duration(float(record["train_seconds_after_fork"]))
+    if record.get("resumes"):
+        facts["gone on from"] = "; ".join(_place(state) for state in record["resumes"])
     if "images_per_second" in record:
         facts["images a second"] = f"{record['images_per_second']:,.0f}"
     facts |= {f"version of {name}": version for name, version in (record.get("versions") or {}).items()}
     return {name: short(value) for name, value in facts.items()}
+
+
+def _place(state: Mapping[str, int]) -> str:
+    """Where a saved state stands."""
+    return f"epoch {state['epoch']}" + (f", batch {state['batch']}" if state["batch"] else "")
