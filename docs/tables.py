@@ -169,39 +169,6 @@ def rate_lines() -> str:
     )
 
 
-def reproduction() -> str:
-    """How much of each of the paper's tables has been run."""
-    from probmargin.experiments.catalogue import find
-    from probmargin.experiments.grid import make_grid
-    from probmargin.experiments.records import read_records
-    from probmargin.reporting.tables import build_table
-
-    records = read_records([ROOT / "results"])
-    rows = []
-    for experiment in find(None):
-        table = build_table(make_grid(experiment, "full").table(), records, {})
-        done = [line for line in table.lines if line.trials]
-        trials = f"{min(line.trials for line in done)} or more" if done else "none"
-        rows.append((f"`{experiment.name}`", experiment.title, len(table.lines), len(done), trials))
-    return markdown_table(("table", "what it compares", "rows", "with a record", "seeds"), rows)
-
-
-def smoke() -> str:
-    """Table 2 on digits, from its records."""
-    from probmargin.experiments.catalogue import find
-    from probmargin.experiments.grid import make_grid
-    from probmargin.experiments.records import read_records
-    from probmargin.reporting.tables import build_table
-
-    (experiment,) = find("table2")
-    table = build_table(make_grid(experiment, "smoke").table(), read_records([ROOT / "results" / "smoke"]), {})
-    rows = []
-    for line in table.lines:
-        cells = ["-" if cell.mean is None else f"{cell.mean:.1f}" for cell in line.cells]
-        rows.append((f"`{line.row.id}`", *cells))
-    return markdown_table(("method", *(cell.column.label for cell in table.lines[0].cells)), rows)
-
-
 def label_noise() -> str:
     """What wrong labels get and cost."""
     found = record("figures/label-noise")["data"]
@@ -232,6 +199,18 @@ def findings(name: str, last: int = 0) -> Callable[[], str]:
     return make
 
 
+def by_name(name: str) -> Callable[[], str]:
+    """What `reproduced.py` makes of the records of runs."""
+
+    def make() -> str:
+        import reproduced
+
+        text: str = reproduced.PARTS[name](ROOT / "results")
+        return text
+
+    return make
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "speed": speed,
     "autoattack": autoattack,
@@ -240,8 +219,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "commands": command_list,
     "rates": rate_lines,
     "large-runs": large_runs,
-    "reproduction": reproduction,
-    "smoke": smoke,
+    **{name: by_name(name) for name in ("reproduced", "verdicts", "open-question", "reproduction", "claims", "smoke")},
     "label-noise": label_noise,
     **{name: findings(name) for name in ("figure1c", "figure2", "figure4")},
     "reliability": findings("reliability", last=2),

@@ -20,7 +20,7 @@ from probmargin.core.errors import UsageError
 from probmargin.data.cifar import LAYOUTS, load_cifar
 from probmargin.data.npz import load_npz
 from probmargin.engine.checkpoints import load_weights
-from probmargin.reporting.render import _latex_text
+from probmargin.reporting.render_latex import latex_text
 
 SOURCES = sorted((Path(__file__).resolve().parents[2] / "src" / "probmargin").rglob("*.py"))
 
@@ -173,11 +173,11 @@ def test_a_recipe_is_data(program: Program) -> None:
 
 def test_latex_escapes_everything_that_is_special() -> None:
     typed = r"\input{/etc/passwd} 50% & $x_1^2$ #~ {a}"
-    escaped = _latex_text(typed)
+    escaped = latex_text(typed)
     assert escaped == (
         r"\textbackslash{}input\{/etc/passwd\} 50\% \& \$x\_1\textasciicircum{}2\$ \#\textasciitilde{} \{a\}"
     )
-    assert _latex_text("81.84 ± 0.18") == r"81.84 $\pm$ 0.18"
+    assert latex_text("81.84 ± 0.18") == r"81.84 $\pm$ 0.18"
 
 
 def test_a_run_called_by_markup_stays_text(program: Program) -> None:

@@ -74,6 +74,52 @@ def test_every_published_row_is_somewhere_in_a_table() -> None:
             assert row.published or row.is_extra or experiment.name == "two-by-two"
 
 
+@pytest.mark.parametrize("experiment", ALL, ids=lambda experiment: experiment.name)
+def test_claims_name_rows_and_columns_and_agree_with_what_the_paper_prints(experiment: Experiment) -> None:
+    printed = {row.id: published(row.published) for row in experiment.rows}
+    titles = {column.title for column in experiment.columns}
+    assert experiment.claims
+    assert len({claim.text for claim in experiment.claims}) == len(experiment.claims)
+    for claim in experiment.claims:
+        assert claim.column in titles
+        assert {claim.row, *claim.others} <= set(printed)
+        assert claim.row not in claim.others
+        if experiment.name != "two-by-two":
+            numbers = {row: printed[row][claim.column][0] for row in (claim.row, *claim.others)}
+            # On SVHN the paper prints the same natural accuracy for FAT and MAIL-AT.
+            assert all(numbers[claim.row] >= numbers[other] + claim.by for other in claim.others), claim.text
+
+
+def test_autoattack_is_also_reported_on_the_first_thousand_images() -> None:
+    for experiment in ALL:
+        table = make_grid(experiment).table()
+        parts = [column.label for column in table.columns if column.is_part]
+        assert parts == ([] if experiment.name == "two-by-two" else ["AA (first 1,000)"])
+        assert not any(column.is_part for column in make_grid(experiment).columns), "nothing is judged twice"
+    (table2,) = find("table2")
+    assert not any(column.is_part for column in make_grid(table2, aa_examples=500).table().columns)
+
+
+def test_table_2_compares_the_first_release_and_prints_the_papers_numbers_beside_it() -> None:
+    table = make_grid(find("table2")[0]).table()
+    (release,) = (row for row in table.rows if row.id == "mail-trades-official-2021")
+    assert release.published == published("table2/mail-trades")
+    assert (release.published_for, release.doubts) == ("for mail-trades", {})
+    assert "mail-trades-official-2021 - mail-trades" in [contrast.title for contrast in table.contrasts]
+
+
+def test_the_interaction_is_the_difference_of_two_differences() -> None:
+    (experiment,) = find("two-by-two")
+    (found,) = (contrast for contrast in experiment.contrasts if contrast.title.startswith("interaction"))
+    effect = {row: found.factor / 2 for row in found.plus} | {row: -found.factor / 2 for row in found.minus}
+    assert effect == {
+        "mail-trades-official-ce": 1.0,
+        "trades-official-ce": -1.0,
+        "mail-trades-official-kl": -1.0,
+        "trades-official-kl": 1.0,
+    }
+
+
 def test_extra_rows_are_marked() -> None:
     extras = {experiment.name: {row.id for row in experiment.rows if row.is_extra} for experiment in ALL}
     assert extras["table1"] == {"mail-at-pm-dif", "mail-mart-pm-dif", "mail-trades-pm-dif"}

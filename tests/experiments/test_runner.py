@@ -13,7 +13,7 @@ from probmargin.core.records import canonical_hash
 from probmargin.evaluation.protocol import PROTOCOLS
 from probmargin.evaluation.subject import evaluate_subject
 from probmargin.experiments import catalogue, grid, reproduce as module, work
-from probmargin.experiments.reproduce import ReproduceRequest, _devices, dry_run, make_plan, render, reproduce
+from probmargin.experiments.reproduce import ReproduceRequest, _devices, dry_run, make_plan, reproduce
 from probmargin.reporting.cells import verdicts
 from probmargin.reporting.spec import ColumnSpec
 from probmargin.runs.run import Run
@@ -177,21 +177,6 @@ def test_dry_run_prints_rows_runs_and_a_forecast() -> None:
     assert "forecast: about 0:00:" in said[-1]
     assert "for 4 runs one after another (steps timed on cpu)" in said[-1]
     assert not Path("runs").exists()
-
-
-def test_render_fills_the_readme_between_its_marks() -> None:
-    Path("results").mkdir()
-    Path("results/other.json").write_text('{"id": "bench", "rows": []}', encoding="utf-8")
-    Path("results/README.md").write_text(f"# Records\n\n{module.BEGIN}\nold\n{module.END}\n\nend\n", encoding="utf-8")
-    go(only=("at",), keep_records=Path("results"))
-    said: list[str] = []
-    render(request(name=None, only=()), said.append)
-    text = Path("results/README.md").read_text(encoding="utf-8")
-    assert text.startswith(f"# Records\n\n{module.BEGIN}\n\n## tiny: Tiny\n")
-    assert text.endswith(f"{module.END}\n\nend\n")
-    assert "old" not in text
-    assert "- `trades`: no record" in text
-    assert said[-1] == "tables written into results/README.md"
 
 
 def test_wrong_requests_are_one_line() -> None:

@@ -1,13 +1,25 @@
-"""The three formats, letter by letter."""
+"""The formats, letter by letter."""
 
-from table_records import record, row, table
+import csv
+import io
 
-from probmargin.reporting.render import comma_separated, latex, markdown
+from table_records import column, record, row, table
+
+from probmargin.experiments.catalogue import find
+from probmargin.experiments.grid import make_grid
+from probmargin.reporting.render import FORMATS, markdown
+from probmargin.reporting.render_csv import claims_csv, comma_separated, comparisons_csv
+from probmargin.reporting.render_latex import latex
+from probmargin.reporting.render_words import CLAIM_LEGEND, COMPARISON_LEGEND
+from probmargin.reporting.spec import Claim
 from probmargin.reporting.tables import build_table
 
 RECORDS = [record("at", 1), record("at", 2, nat="1111"), record("mail-at", 1, aa="1100")]
 MADE = build_table(
-    table(rows=(row("at", published={"NAT": (80.0, 10.0)}, doubts={"NAT": "odd"}), row("mail-at", is_extra=True))),
+    table(
+        rows=(row("at", published={"NAT": (80.0, 10.0)}, doubts={"NAT": "odd"}), row("mail-at", is_extra=True)),
+        claims=(Claim(row="mail-at", column="AA", others=("at",)),),
+    ),
     RECORDS,
 )
 
@@ -18,22 +30,28 @@ def test_markdown() -> None:
         "\n"
         "Claim: One is better.\n"
         "\n"
-        "`probmargin reproduce table9`; blobs, net; protocol standard (eps 0.031373).\n"
+        "`probmargin reproduce table9`; blobs, net.\n"
         "\n"
         "| row | trials | NAT | AA |\n"
         "| --- | --- | --- | --- |\n"
         "| `at` | 2 | 87.50 ± 17.68 | 25.00 ± 0.00 |\n"
         "| · paper | 5 | 80.00 ± 10.00 | - |\n"
         "| · difference |  | +7.50 (within 41.46) | - |\n"
-        "| `mail-at` (extra) | 1 | 75.00 | 50.00 |\n"
+        "| `mail-at` (extra) | 1 | 75.00 (±32.69) | 50.00 (±35.00) |\n"
         "\n"
-        "Mean ± standard deviation in percent. Paper: a paper. Within: at most 2 sqrt(s²/n + binomial s.e.²) away; "
-        "a single trial borrows the paper's s.\n"
+        "Columns, protocol standard (Linf, eps 8/255): NAT = no attack, AA = AutoAttack. Percent: mean ± standard "
+        "deviation over seeds; of one seed (± half of its 95 % interval over test images). Paper: a paper. Within: at "
+        "most 2 sqrt(s²/n + binomial s.e.²) away; a single trial borrows the paper's s.\n"
         "\n"
-        "Paired differences in points, with a 95 % interval over the images all its rows share; McNemar's exact test "
-        "counts images that one row alone gets right; t test over seeds.\n"
+        f"{CLAIM_LEGEND}\n"
         "\n"
-        "| difference | column | points | images | McNemar | over seeds |\n"
+        "| claim | verdict | decided by |\n"
+        "| --- | --- | --- |\n"
+        "| `mail-at` above `at` in AA | undecided | `mail-at - at` +25.00 [-24.00, +74.00], 4 images, 1 seed |\n"
+        "\n"
+        f"{COMPARISON_LEGEND}\n"
+        "\n"
+        "| difference | column | points | images | over images | over seeds |\n"
         "| --- | --- | --- | --- | --- | --- |\n"
         "| mail-at - at | NAT | +0.00 ± 0.00 | 4 | s1: 0/0, p 1.0000 | - |\n"
         "| mail-at - at | AA | +25.00 ± 49.00 | 4 | s1: 1/0, p 1.0000 | - |\n"
@@ -49,7 +67,8 @@ def test_markdown() -> None:
 
 
 def test_latex() -> None:
-    assert latex(MADE) == (
+    text = latex(MADE)
+    assert text.startswith(
         "% needs \\usepackage{booktabs,xcolor}\n"
         "\\begin{table}\n"
         "\\centering\n"
@@ -60,20 +79,84 @@ def test_latex() -> None:
         "\\midrule\n"
         "at & 2 & 87.50 $\\pm$ 17.68 & 25.00 $\\pm$ 0.00 \\\\\n"
         "\\quad paper & 5 & \\textcolor{gray}{80.00 $\\pm$ 10.00} & \\textcolor{gray}{-} \\\\\n"
-        "mail-at$^\\ast$ & 1 & 75.00 & 50.00 \\\\\n"
+        "\\quad difference & & +7.50 (within 41.46) & - \\\\\n"
+        "mail-at$^\\ast$ & 1 & 75.00 ($\\pm$32.69) & 50.00 ($\\pm$35.00) \\\\\n"
         "\\bottomrule\n"
         "\\end{tabular}\n"
-        "\\par\\smallskip $^\\ast$ not in the paper's table\n"
-        "\\end{table}\n"
+        "\\par\\smallskip $^\\ast$ not in the paper's table. Columns, protocol standard (Linf, eps 8/255): NAT = no"
     )
+    assert "2 sqrt(s$^2$/n + binomial s.e.$^2$) away" in text
+    assert (
+        "\\texttt{mail-at} above \\texttt{at} in AA & undecided & "
+        "\\texttt{mail-at - at} +25.00 [-24.00, +74.00], 4 images, 1 seed \\\\\n"
+    ) in text
+    assert "mail-at - at & AA & +25.00 $\\pm$ 49.00 & 4 & s1: 1/0, p 1.0000 & - \\\\\n" in text
+    assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == 3
+    assert text.endswith("\\end{table}\n")
 
 
 def test_csv() -> None:
     assert comma_separated(MADE).splitlines() == [
-        "table,row,extra,column,attack,protocol,norm,eps,images,trials,mean,std,paper_mean,paper_std,difference,bound,"
-        "within,reason",
-        "table9,at,false,NAT,nat,standard,Linf,0.0313725,4,2,87.5000,17.6777,80.0000,10.0000,7.5000,41.4578,true,",
-        "table9,at,false,AA,aa,standard,Linf,0.0313725,4,2,25.0000,0.0000,,,,,,",
-        "table9,mail-at,true,NAT,nat,standard,Linf,0.0313725,4,1,75.0000,,,,,,,1 of 2 trials",
-        "table9,mail-at,true,AA,aa,standard,Linf,0.0313725,4,1,50.0000,,,,,,,1 of 2 trials",
+        "table,row,extra,column,attack,protocol,norm,eps,images,trials,mean,std,low,high,paper_mean,paper_std,"
+        "paper_for,difference,bound,within,pgd_minus_aa,reason",
+        "table9,at,false,NAT,nat,standard,Linf,0.0313725,4,2,87.5000,17.6777,,,80.0000,10.0000,,7.5000,41.4578,true,,",
+        "table9,at,false,AA,aa,standard,Linf,0.0313725,4,2,25.0000,0.0000,,,,,,,,,,",
+        "table9,mail-at,true,NAT,nat,standard,Linf,0.0313725,4,1,75.0000,,30.0642,95.4413,,,,,,,,1 of 2 trials",
+        "table9,mail-at,true,AA,aa,standard,Linf,0.0313725,4,1,50.0000,,15.0039,84.9961,,,,,,,,1 of 2 trials",
     ]
+
+
+def test_comparisons_and_claims_have_files_of_their_own() -> None:
+    assert list(FORMATS) == ["md", "tex", "csv", "comparisons.csv", "claims.csv"]
+    lines = list(csv.DictReader(io.StringIO(comparisons_csv(MADE))))
+    assert [(line["column"], line["seed"], line["points"]) for line in lines] == [
+        ("NAT", "all", "0.0000"),
+        ("NAT", "1", "0.0000"),
+        ("AA", "all", "25.0000"),
+        ("AA", "1", "25.0000"),
+    ]
+    together, alone = lines[2:]
+    assert (together["low"], together["high"], together["z_p"]) == ("-23.9991", "73.9991", "0.3173")
+    assert (alone["only_first"], alone["only_second"], alone["mcnemar_p"]) == ("1", "0", "1")
+    (claim,) = csv.DictReader(io.StringIO(claims_csv(MADE)))
+    assert claim["verdict"] == "undecided"
+    assert (claim["decided_by"], claim["low"], claim["seeds"]) == ("mail-at - at", "-23.9991", "1")
+
+
+def test_no_p_where_seeds_do_not_differ() -> None:
+    rows = [record(name, seed, aa=aa) for name, aa in (("at", "1000"), ("mail-at", "1100")) for seed in (1, 2)]
+    assert "| 2 seeds, std 0.00 |" in markdown(build_table(table(), rows))
+
+
+def test_numbers_of_another_row_say_whose_they_are() -> None:
+    other = row("mail-at", is_extra=True, published={"AA": (50.0, 1.0)}, published_for="for mail-at")
+    made = build_table(table(rows=(row("at"), other)), [record("mail-at")])
+    assert "| · paper for mail-at | 5 | - | 50.00 ± 1.00 |" in markdown(made)
+    assert "\\quad paper for mail-at & 5 & " in latex(made)
+    assert ",for mail-at," in comma_separated(made)
+
+
+def test_a_table_says_which_attacks_its_columns_are() -> None:
+    columns = (column("PGD", "pgd-100"), column("AA", "aa"), column("AA", "aa", first=2, is_part=True))
+    text = markdown(build_table(table(columns=columns), []))
+    assert "| row | trials | PGD | AA | AA (first 2) | PGD - AA |" in text
+    assert "PGD = PGD-100, AA = AutoAttack, AA (first 2) = the same verdicts, those of the first 2 test images." in text
+    assert "PGD - AA: points lost on the images that both looked at." in text
+
+
+def test_smoke_says_what_it_is_and_claims_nothing() -> None:
+    (experiment,) = find("table2")
+    text = markdown(build_table(make_grid(experiment, "smoke").table(), []))
+    assert text.startswith("## table2: the same rows at smoke scale, digits, small-cnn\n\n`probmargin reproduce")
+    assert "PGD = PGD-20" in text
+    assert "Claim" not in text
+    assert "CIFAR" not in text
+    assert "Paper" not in text
+
+
+def test_a_table_without_the_papers_numbers_has_no_legend_for_them() -> None:
+    (experiment,) = find("two-by-two")
+    text = markdown(build_table(make_grid(experiment).table(), []))
+    assert "Paper" not in text
+    assert "Within" not in text
+    assert "AA-1000 (first 1,000) = AutoAttack" in text

@@ -149,9 +149,69 @@ def test_paired_comparisons_over_images_and_seeds() -> None:
     # seeds: +25 and +75 points; images: 0, 0, 1, 1 on average over seeds
     assert found.difference == 50.0
     assert found.seeds_std == pytest.approx(25 * math.sqrt(2))
-    assert found.seeds_p == pytest.approx(2 / math.pi * math.atan(0.5))
+    # t test and interval over seeds need three of them
+    assert found.seeds_p is None
+    assert found.seeds_half_width is None
     assert found.half_width == pytest.approx(100 * 1.959964 * math.sqrt(1 / 3) / 2)
     assert not found.is_clear
+
+
+def seeds(*texts: str) -> dict[int, str]:
+    return dict(enumerate(texts, 1))
+
+
+def test_three_seeds_have_a_t_test_and_an_interval() -> None:
+    rows = {"a": seeds("1100", "1110", "1111"), "b": seeds("1000", "1000", "1000")}
+    found = compare(Contrast("a - b", ("a",), ("b",)), column("AA", "aa"), rows)
+    assert found is not None
+    assert found.seed_differences == (25.0, 50.0, 75.0)
+    # t = 50 / (25 / sqrt 3) with 2 degrees of freedom; the quantile of 97.5 % is 4.3027
+    assert found.seeds_p == pytest.approx(1 - math.sqrt(12 / 14), rel=1e-6)
+    assert found.seeds_half_width == pytest.approx(4.3026527 * 25 / math.sqrt(3))
+    assert found.deciding_half_width == found.seeds_half_width
+    assert found.half_width < found.deciding_half_width
+
+
+def test_equal_differences_have_no_p_over_seeds() -> None:
+    rows = {"a": seeds("1100", "1100", "1100"), "b": seeds("1000", "1000", "1000")}
+    found = compare(Contrast("a - b", ("a",), ("b",)), column("AA", "aa"), rows)
+    assert found is not None
+    assert (found.seeds_std, found.seeds_p, found.seeds_half_width) == (0.0, None, None)
+    assert found.deciding_half_width == found.half_width > 0
+
+
+def test_the_first_seeds_count_as_many_as_are_asked_for() -> None:
+    records = [record("at", seed, nat=text) for seed, text in ((3, "0000"), (1, "1111"), (2, "1100"))]
+    assert [cell(records, trials=count).mean for count in (1, 2, 3)] == [100.0, 75.0, 50.0]
+    assert cell(records, trials=1).reasons == ()
+
+
+def test_a_single_seed_has_an_interval_over_images() -> None:
+    found = cell([record("at", nat="1110")])
+    # Wilson's: (0.75 + z^2/8 ± z sqrt(0.75 * 0.25 / 4 + z^2/64)) / (1 + z^2/4)
+    assert found.interval == pytest.approx((30.0642, 95.4413), abs=1e-3)
+    assert cell([record("at", 1), record("at", 2)]).interval is None
+    assert cell([]).interval is None
+
+
+def test_the_drop_is_counted_on_the_images_that_both_looked_at() -> None:
+    attack = {"name": "aa", "eps": EPS}
+    columns = (column("PGD", "nat"), column("AA", "aa", first=2), column("AA", "aa", first=1, is_part=True))
+    short = record("at", nat="1101", evaluation={"aa": {"correct": "10", "attack": attack}})
+    line = build_table(table(columns=columns), [short]).lines[0]
+    assert line.drop == 50.0
+    assert [entry.mean for entry in line.cells] == [75.0, 50.0, 100.0]
+    assert build_table(table(columns=columns), []).lines[0].drop is None
+    rows = (row("at", published={"PGD": (50.0, 1.0), "AA": (44.0, 1.0)}),)
+    line = build_table(table(columns=columns, rows=rows, contrasts=()), [short]).lines[0]
+    assert line.published_drop == 6.0
+    assert [entry.published for entry in line.cells] == [(50.0, 1.0), (44.0, 1.0), None]
+
+
+def test_nothing_is_compared_in_a_column_cut_from_another() -> None:
+    columns = (column("AA", "aa"), column("AA", "aa", first=2, is_part=True))
+    made = build_table(table(columns=columns), [record("at"), record("mail-at")])
+    assert [found.column.is_part for found in made.comparisons] == [False]
 
 
 def test_a_contrast_of_two_rows_with_two_others_has_no_mcnemar() -> None:
@@ -161,6 +221,15 @@ def test_a_contrast_of_two_rows_with_two_others_has_no_mcnemar() -> None:
     assert found.difference == 50.0
     assert found.pairs == ()
     assert found.seeds_p is None
+    # images differ by 1/2 and 1/2: nothing to test
+    assert found.images_p is None
+    twice = compare(Contrast("x", ("a", "b"), ("c", "d"), 2.0), column("AA", "aa"), rows)
+    assert twice is not None
+    assert twice.difference == 100.0
+    uneven = compare(Contrast("y", ("a", "d"), ("c", "c")), column("AA", "aa"), rows)
+    assert uneven is not None
+    # 1 and 1/2: mean 0.75, standard error 0.25, so z = 3
+    assert uneven.images_p == pytest.approx(0.0026998, rel=1e-4)
     assert compare(Contrast("x", ("a",), ("e",)), column("AA", "aa"), rows) is None
 
 

@@ -1,10 +1,10 @@
 """An experiment as data: its rows, its columns, what it claims and what it compares."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from probmargin.reporting.spec import Contrast
+from probmargin.reporting.spec import Claim, Contrast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +19,8 @@ class Row:
     """Changes to the recipe, by path."""
     published: str = ""
     """TABLE/ROW of published.json; "" where the paper prints nothing."""
+    published_for: str = ""
+    """Where those numbers are another row's, or another table's: whose."""
     is_extra: bool = False
     """Not in the paper's table."""
 
@@ -51,6 +53,21 @@ def against(row: str, baseline: str) -> Contrast:
     return Contrast(f"{row} - {baseline}", (row,), (baseline,))
 
 
+def above(row: str, baseline: str, *columns: str, by: float = 0.0) -> tuple[Claim, ...]:
+    """In each of these columns one row lies above another.
+
+    >>> [claim.text for claim in above("mail-at", "at", "PGD", "AA")]
+    ['`mail-at` above `at` in PGD', '`mail-at` above `at` in AA']
+    """
+    return tuple(Claim(row=row, column=column, others=(baseline,), by=by) for column in columns)
+
+
+def highest(row: str, rows: Sequence[str], *columns: str, by: float = 0.0) -> tuple[Claim, ...]:
+    """In each of these columns one row lies above all others."""
+    others = tuple(other for other in rows if other != row)
+    return tuple(Claim(row=row, column=column, others=others, by=by) for column in columns)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """A table of the paper, or one of ours."""
@@ -58,12 +75,16 @@ class Experiment:
     name: str
     title: str
     claim: str
-    """What the rows can show, in one sentence."""
+    """What the rows can show, in one sentence; `claims` has it in parts."""
     data: str = "cifar10"
     model: str = "resnet18"
     rows: tuple[Row, ...]
     columns: tuple[Column, ...] = (NAT, PGD, AA)
     contrasts: tuple[Contrast, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    """What it claims, in parts that records can decide."""
+    aa_first: int | None = 1000
+    """AutoAttack is also reported on the first so many test images, as the paper's released code does; None: not."""
     trials: int = 5
 
     @property

@@ -47,20 +47,29 @@ class Grid:
         is_full = self.scale == "full"
         return TableSpec(
             name=self.experiment.name,
-            title=self.experiment.title,
-            claim=self.experiment.claim,
+            title=self.experiment.title if is_full else f"the same rows at smoke scale, {self.data}, {self.model}",
+            claim=self.experiment.claim if is_full else "",
             command=self.experiment.command + ("" if is_full else " --scale smoke"),
             data=self.data,
             model=self.model,
             rows=tuple(self._row(row) for row in self.rows),
-            columns=self.columns,
+            columns=(*self.columns, *self._parts()),
             contrasts=self.experiment.contrasts,
+            claims=self.experiment.claims if is_full else (),
             trials=self.trials,
             source=source() if is_full else "",
             remark=""
             if is_full
-            else "Smoke scale: digits, small-cnn, a few epochs; not to be compared with the paper.",
+            else "Smoke scale: a few epochs of a small network. It shows that every row runs, and tests no claim.",
         )
+
+    def _parts(self) -> list[ColumnSpec]:
+        """AutoAttack on the first images, cut from its verdicts of more; smoke scale looks at few as it is."""
+        first = self.experiment.aa_first
+        if first is None or self.scale != "full":
+            return []
+        whole = [column for column in self.columns if column.title == "AA"]
+        return [replace(column, first=first, is_part=True) for column in whole if (column.first or first + 1) > first]
 
     def _row(self, row: Row) -> RowSpec:
         place = row.published if self.scale == "full" else ""
@@ -70,7 +79,9 @@ class Grid:
             recipe=self.recipes[row.id].plain(),
             is_extra=row.is_extra,
             published=published(place),
-            doubts=doubts(place),
+            published_for=row.published_for,
+            # Another row's doubts stand beside that row.
+            doubts={} if row.published_for else doubts(place),
         )
 
 

@@ -1,6 +1,5 @@
 """Reproduce experiments: plan, run, collect the records, draw the tables."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +17,13 @@ from probmargin.experiments.forecast import Forecaster
 from probmargin.experiments.grid import Grid, ScaleName, make_grid
 from probmargin.experiments.local import AGAIN, run_in_turn, run_on_devices
 from probmargin.experiments.plan import Place, Planned, plan_runs
-from probmargin.experiments.records import failures, keep_record, note_failure, read_records
+from probmargin.experiments.records import Record, failures, keep_record, note_failure, read_records
+from probmargin.experiments.results_page import write_page
 from probmargin.experiments.studies import draw_study, forecast_study, run_study
 from probmargin.experiments.study import Bench
 from probmargin.experiments.work import Outcome, Task
 from probmargin.reporting.render import FORMATS, markdown
-from probmargin.reporting.tables import Table, build_table
+from probmargin.reporting.tables import build_table
 from probmargin.training.loop import Interrupted
 from probmargin.training.progress import duration
 
@@ -31,7 +31,6 @@ Say = Callable[[str], None]
 
 RESULTS = Path("results")
 """Records that are kept for good, where the command is run in a checkout."""
-BEGIN, END = "<!-- tables: made by probmargin reproduce --render -->", "<!-- end of tables -->"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +69,17 @@ class ReproduceRequest:
         """Where records are copied to."""
         return self.keep_records or self.out / "records"
 
+    @property
+    def filters(self) -> list[str]:
+        """Options given that leave something out of the tables."""
+        given = {
+            "--scale": self.scale != "full",
+            "--trials": self.trials is not None,
+            "--only": bool(self.only),
+            "--aa-examples": self.aa_examples is not None,
+        }
+        return [option for option, is_given in given.items() if is_given]
+
     def grids(self) -> list[Grid]:
         """The experiments at their scale; `only` may name rows of any of them."""
         experiments = find(self.name)
@@ -104,7 +114,7 @@ def _bench(request: ReproduceRequest, say: Say) -> Bench:
     )
 
 
-def _known_records(request: ReproduceRequest) -> list[dict[str, object]]:
+def _known_records(request: ReproduceRequest) -> list[Record]:
     folders = (request.out, request.records, request.out / "records", RESULTS)
     return read_records(dict.fromkeys(folders))
 
@@ -212,7 +222,7 @@ def _devices(asked: str | None, at_once: int = 1) -> list[str]:
 
 
 def render(request: ReproduceRequest, say: Say) -> None:
-    """Draw the tables from the records there are; all tables also go into the README of the kept records."""
+    """Draw the tables from the records there are; without a name, fill the README of the kept records from these."""
     if study := STUDIES.get(request.name or ""):
         draw_study(study, _bench(request, say))
         return
@@ -227,17 +237,21 @@ def render(request: ReproduceRequest, say: Say) -> None:
     if request.name is None:
         blank = ", ".join(table.spec.name for table in tables if table.is_empty)
         say(f"without any record: {blank or 'none'}")
-        fill_readme(request.keep_records or RESULTS, tables, say)
+        _fill_page(request, records, say)
 
 
-def fill_readme(folder: Path, tables: Sequence[Table], say: Say) -> None:
-    """Put all tables between the two marks of a README, where it has them."""
-    path = folder / "README.md"
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    if BEGIN not in text or END not in text:
+def _fill_page(request: ReproduceRequest, records: Sequence[Record], say: Say) -> None:
+    """Write the page of all tables, which is made from kept records alone and has no part that is left out."""
+    folder = request.keep_records or RESULTS
+    if request.filters:
+        options = ", ".join(request.filters)
+        say(f"printed only: {folder / 'README.md'} has all tables whole, and is written without {options}")
         return
-    body = "\n".join(markdown(table) for table in tables)
-    filled = re.sub(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: f"{BEGIN}\n\n{body}\n{END}", text, flags=re.S)
-    with written_aside(path) as aside:
-        aside.write_text(filled, encoding="utf-8")
-    say(f"tables written into {path}")
+    if (path := write_page(folder)) is None:
+        return
+    say(f"tables written into {path}, from the records in {folder} alone")
+    kept = {record["id"] for record in read_records([folder])}
+    runs = {grid.run_name(row) for grid in request.grids() for row in grid.rows}
+    found = {str(record["id"]) for record in records} - kept
+    if others := sorted(name for name in found if name.rpartition("-s")[0] in runs):
+        say(f"not in that page, since not in {folder}: {', '.join(others)}; --keep-records {folder} copies records")

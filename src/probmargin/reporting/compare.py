@@ -6,12 +6,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import ndtr, stdtrit
 
 from probmargin.core.stats import mcnemar, mean_std, paired_t
 from probmargin.reporting.spec import ColumnSpec, Contrast
 
 Verdicts = Mapping[int, str]
 """By seed: for each image 1 where it is right, 0 where not."""
+
+Z = 1.959964
+"""Standard errors in half of a 95 % interval."""
+LEAST_SEEDS = 3
+"""Fewer say too little about seeds for a test or an interval over them."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +43,44 @@ class Comparison:
     seeds: tuple[int, ...]
     num_examples: int
     difference: float
+    seed_differences: tuple[float, ...]
     half_width: float
     """Of the 95 % interval over images, seeds averaged."""
     pairs: tuple[Discordant, ...]
     """A seed each, where the contrast is of one row with one other."""
     seeds_std: float | None
-    seeds_p: float | None
-    """Of the paired t test over seeds."""
 
     @property
     def is_clear(self) -> bool:
         """Does the interval over images exclude no difference?"""
         return abs(self.difference) > self.half_width
+
+    @property
+    def images_p(self) -> float | None:
+        """Two-sided, of the z test that the mean over images is 0; None where no image differs from another."""
+        if self.half_width == 0.0:
+            return None
+        return float(2.0 * ndtr(-abs(self.difference) / (self.half_width / Z)))
+
+    @property
+    def seeds_p(self) -> float | None:
+        """Of the paired t test over seeds; None for fewer than three, or where they do not differ."""
+        if not self.seeds_std or len(self.seeds) < LEAST_SEEDS:
+            return None
+        return paired_t(self.seed_differences)
+
+    @property
+    def seeds_half_width(self) -> float | None:
+        """Of the 95 % interval over seeds; None where there is no test over them."""
+        if not self.seeds_std or len(self.seeds) < LEAST_SEEDS:
+            return None
+        count = len(self.seeds)
+        return float(stdtrit(count - 1, 0.975)) * self.seeds_std / math.sqrt(count)
+
+    @property
+    def deciding_half_width(self) -> float:
+        """The wider of both intervals: a difference must hold for other images and for other seeds."""
+        return max(self.half_width, self.seeds_half_width or 0.0)
 
 
 def _bits(text: str, count: int) -> npt.NDArray[np.float64]:
@@ -68,7 +100,7 @@ def compare(contrast: Contrast, column: ColumnSpec, rows: Mapping[str, Verdicts]
         return None
     count = min(len(row[seed]) for row in involved for seed in seeds)
     plus, minus = ([rows[name] for name in side] for side in (contrast.plus, contrast.minus))
-    per_seed = {seed: _side(plus, seed, count) - _side(minus, seed, count) for seed in seeds}
+    per_seed = {seed: contrast.factor * (_side(plus, seed, count) - _side(minus, seed, count)) for seed in seeds}
     per_image = np.mean(list(per_seed.values()), axis=0)
     means = [100.0 * float(values.mean()) for values in per_seed.values()]
     error = float(per_image.std(ddof=1)) / math.sqrt(count) if count > 1 else 0.0
@@ -81,8 +113,8 @@ def compare(contrast: Contrast, column: ColumnSpec, rows: Mapping[str, Verdicts]
         seeds=tuple(seeds),
         num_examples=count,
         difference=difference,
-        half_width=100.0 * 1.959964 * error,
+        seed_differences=tuple(means),
+        half_width=100.0 * Z * error,
         pairs=tuple(pairs) if is_pair else (),
         seeds_std=seeds_std,
-        seeds_p=paired_t(means),
     )

@@ -16,6 +16,8 @@ class ColumnSpec:
     eps: float
     first: int | None = None
     """Only the first so many test images count; None is all of them."""
+    is_part: bool = False
+    """Is it cut from another column's verdicts? Then the paper prints nothing for it, and nothing is compared in it."""
 
     @property
     def label(self) -> str:
@@ -37,6 +39,8 @@ class RowSpec:
     is_extra: bool = False
     published: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Mean and standard deviation in percent, by the title of the column."""
+    published_for: str = ""
+    """Where the published numbers are another row's, or another table's: whose."""
     doubts: Mapping[str, str] = field(default_factory=dict)
     """What speaks against a published number, by the title of the column."""
 
@@ -47,16 +51,56 @@ class RowSpec:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A difference that is tested over the same images: the mean of some rows less that of others."""
+    """A difference that is tested over the same images: the mean of some rows less that of others, times `factor`."""
 
     title: str
     plus: tuple[str, ...]
     minus: tuple[str, ...]
+    factor: float = 1.0
 
     @property
     def rows(self) -> tuple[str, ...]:
         """All rows it needs."""
         return (*self.plus, *self.minus)
+
+
+FEW_ROWS = 3
+"""So many are named in a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One thing the paper says that records can test: in a column, a row lies above each of others."""
+
+    row: str
+    column: str
+    """Its title."""
+    others: tuple[str, ...]
+    by: float = 0.0
+    """At least so many points above; below 0 it may lie so many points lower."""
+
+    @property
+    def text(self) -> str:
+        """In words.
+
+        >>> Claim(row="a", column="AA", others=("b",)).text, Claim(row="a", column="AA", others=("b",), by=5.0).text
+        ('`a` above `b` in AA', '`a` at least 5 points above `b` in AA')
+        >>> Claim(row="a", column="AA", others=("b", "c")).text
+        '`a` above `b` and `c` in AA'
+        """
+        other = " and ".join(f"`{name}`" for name in self.others)
+        if len(self.others) > FEW_ROWS:
+            other = f"the paper's {len(self.others)} other rows"
+        points = f"{abs(self.by):g} point{'' if abs(self.by) == 1 else 's'}"
+        if self.by < 0:
+            return f"`{self.row}` at most {points} below {other} in {self.column}"
+        least = f"at least {points} " if self.by else ""
+        return f"`{self.row}` {least}above {other} in {self.column}"
+
+    @property
+    def contrasts(self) -> tuple[Contrast, ...]:
+        """The differences that decide it."""
+        return tuple(Contrast(f"{self.row} - {other}", (self.row,), (other,)) for other in self.others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +110,16 @@ class TableSpec:
     name: str
     title: str
     claim: str
+    """In a sentence; "" where nothing is claimed."""
     command: str
     data: str
     model: str
     rows: tuple[RowSpec, ...]
     columns: tuple[ColumnSpec, ...]
     contrasts: tuple[Contrast, ...] = ()
+    claims: tuple[Claim, ...] = ()
     trials: int = 1
+    """The first so many seeds count."""
     source: str = ""
     """Of the published numbers."""
     remark: str = ""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from probmargin.reporting.render import number
+from probmargin.reporting.render_words import number
 
 Data = Mapping[str, Any]
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from probmargin.core.stats import agreement_bound, mean_std
+from probmargin.core.stats import agreement_bound, mean_std, wilson_interval
 from probmargin.reporting.cells import ColumnProtocol, Record, RowRecords, sort_records, verdicts
+from probmargin.reporting.claims import Judged, judge
 from probmargin.reporting.compare import Comparison, compare
 from probmargin.reporting.spec import ColumnSpec, RowSpec, TableSpec
 
@@ -39,6 +40,15 @@ class Cell:
     def std(self) -> float | None:
         """Over seeds; None for fewer than two."""
         return mean_std(self.values)[1] if self.verdicts else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Of a single seed's number: 95 %, over the choice of test images (Wilson's)."""
+        if self.trials != 1:
+            return None
+        (text,) = self.verdicts.values()
+        low, high = wilson_interval(text.count("1"), len(text))
+        return 100.0 * low, 100.0 * high
 
     @property
     def num_examples(self) -> int:
@@ -80,6 +90,27 @@ class Line:
         """The most seeds any of its cells rests on."""
         return max((cell.trials for cell in self.cells), default=0)
 
+    def cell(self, title: str) -> Cell | None:
+        """The cell of a column by its title; not one cut from another's verdicts."""
+        return next((cell for cell in self.cells if cell.column.title == title and not cell.column.is_part), None)
+
+    @property
+    def drop(self) -> float | None:
+        """Points lost from PGD to AutoAttack on the images, and the seeds, that both looked at."""
+        pgd, aa = self.cell("PGD"), self.cell("AA")
+        seeds = sorted(set(pgd.verdicts) & set(aa.verdicts)) if pgd and aa else []
+        if pgd is None or aa is None or not seeds:
+            return None
+        count = min(pgd.num_examples, aa.num_examples)
+        lost = [pgd.verdicts[seed][:count].count("1") - aa.verdicts[seed][:count].count("1") for seed in seeds]
+        return 100.0 * sum(lost) / (count * len(seeds))
+
+    @property
+    def published_drop(self) -> float | None:
+        """The same of the paper's numbers."""
+        pgd, aa = self.row.published.get("PGD"), self.row.published.get("AA")
+        return pgd[0] - aa[0] if pgd and aa else None
+
     def reasons(self) -> dict[str, list[str]]:
         """What is missing and why: reasons, each with the columns it holds for."""
         grouped: dict[str, list[str]] = {}
@@ -96,6 +127,17 @@ class Table:
     spec: TableSpec
     lines: tuple[Line, ...]
     comparisons: tuple[Comparison, ...]
+    claims: tuple[Judged, ...] = ()
+
+    @property
+    def has_drop(self) -> bool:
+        """Does it have both PGD and AutoAttack?"""
+        return {"PGD", "AA"} <= {column.title for column in self.spec.columns}
+
+    @property
+    def has_published(self) -> bool:
+        """Does the paper print a number for any of its rows?"""
+        return any(line.row.published for line in self.lines)
 
     @property
     def is_empty(self) -> bool:
@@ -118,14 +160,14 @@ def build_table(spec: TableSpec, records: Sequence[Record], failures: Mapping[st
     sorted_records = sort_records(spec, records)
     protocols = {column: ColumnProtocol(column) for column in spec.columns}
     lines = tuple(_line(spec, sorted_records[row.id], protocols, failures or {}) for row in spec.rows)
+    cells = {line.row.id: [cell.verdicts for cell in line.cells] for line in lines}
     comparisons = []
     for contrast in spec.contrasts:
         for place, column in enumerate(spec.columns):
-            cells = {line.row.id: line.cells[place].verdicts for line in lines}
-            found = compare(contrast, column, cells)
-            if found is not None:
+            found = compare(contrast, column, {row: verdicts[place] for row, verdicts in cells.items()})
+            if found is not None and not column.is_part:
                 comparisons.append(found)
-    return Table(spec, lines, tuple(comparisons))
+    return Table(spec, lines, tuple(comparisons), tuple(judge(claim, spec.columns, cells) for claim in spec.claims))
 
 
 def _line(
@@ -142,7 +184,8 @@ def _line(
 def _cell(spec: TableSpec, found: RowRecords, protocol: ColumnProtocol, failures: Mapping[str, str]) -> Cell:
     row, column = found.row, protocol.column
     taken, reasons = {}, []
-    for seed, record in sorted(found.by_seed.items()):
+    # The first seeds count, as many as are asked for: the others would make a table of another number of trials.
+    for seed, record in sorted(found.by_seed.items())[: spec.trials]:
         text, reason = verdicts(record, column)
         objection = reason or protocol.objection(record)
         if objection:
@@ -156,4 +199,5 @@ def _cell(spec: TableSpec, found: RowRecords, protocol: ColumnProtocol, failures
         reasons.append("no record")
     elif len(found.by_seed) + len(failed) < spec.trials:
         reasons.append(f"{len(found.by_seed)} of {spec.trials} trials")
-    return Cell(column=column, verdicts=taken, published=row.published.get(column.title), reasons=tuple(reasons))
+    published = None if column.is_part else row.published.get(column.title)
+    return Cell(column=column, verdicts=taken, published=published, reasons=tuple(reasons))

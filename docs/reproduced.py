@@ -1,0 +1,132 @@
+"""What docs/reproduction.md says about the paper's tables, from the records of runs; docs/tables.py puts it there."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from probmargin.experiments.catalogue import find
+from probmargin.experiments.grid import make_grid
+from probmargin.experiments.records import read_records
+from probmargin.experiments.results_page import kept_tables
+from probmargin.experiments.two_by_two import TWO_BY_TWO
+from probmargin.reporting.render import claim_rows
+from probmargin.reporting.render_words import cell_text, comparison_texts
+from probmargin.reporting.study_text import table as markdown_table
+from probmargin.reporting.tables import Cell, Line, Table, build_table
+
+TITLES = ("NAT", "PGD", "APGD", "CW", "AA")
+QUESTION = ("mail-trades - trades-beta5", "mail-trades-official-2021 - mail-trades")
+"""Differences of table 2 that bear on weights against attack."""
+
+
+def _compared(cell: Cell | None) -> str:
+    """Ours, and how it stands to the paper's."""
+    if cell is None or cell.mean is None:
+        return "-"
+    if cell.published is None or cell.difference is None:
+        return cell_text(cell)
+    word = "within" if cell.is_within else "**beyond**"
+    return f"{cell_text(cell)}; paper {cell.published[0]:.2f}, {cell.difference:+.2f} {word}"
+
+
+def _measured(tables: list[Table]) -> list[tuple[str, Line]]:
+    """Rows with a record, each once: again only where another table prints other numbers for it."""
+    found: list[tuple[str, Line]] = []
+    for table in tables:
+        for line in table.lines:
+            numbers = line.row.published.items()
+            known = [other.row.published.items() for _, other in found if other.row.run == line.row.run]
+            if line.trials and not any(numbers <= others for others in known):
+                found.append((table.spec.name, line))
+    return found
+
+
+def reproduced(results: Path) -> str:
+    """Every row with a record: ours, the paper's, the difference, within or beyond."""
+    # Table 2 has the most columns: it comes first, so that the others add only what they print otherwise.
+    tables = sorted(kept_tables(results), key=lambda table: table.spec.name != "table2")
+    rows = []
+    for name, line in _measured(tables):
+        whose = f" (paper: {line.row.published_for})" if line.row.published_for else ""
+        cells = [_compared(line.cell(title)) for title in TITLES]
+        rows.append([f"`{name}`", f"`{line.row.id}`{whose}", str(line.trials), *cells])
+    if not rows:
+        return "No row of any table has a record yet.\n"
+    return markdown_table(["table", "row", "seeds", *TITLES], rows) + "\n"
+
+
+def verdicts(results: Path) -> str:
+    """How many claims hold."""
+    counts = Counter(found.verdict for table in _paper_tables(results) for found in table.claims)
+    total = sum(counts.values())
+    return (
+        f"Of {total} claims of the paper {counts['holds']} hold, {counts['does not hold']} do not, "
+        f"{counts['undecided']} are undecided and {counts['not tested']} are not tested yet.\n"
+    )
+
+
+def _paper_tables(results: Path) -> list[Table]:
+    return [table for table in kept_tables(results) if table.spec.name != TWO_BY_TWO.name]
+
+
+def open_question(results: Path) -> str:
+    """Weights or attack: the paired differences there are, and what is missing for an answer."""
+    tables = {table.spec.name: table for table in kept_tables(results)}
+    square = tables[TWO_BY_TWO.name]
+    lacking = [f"`{line.row.id}`" for line in square.lines if not line.trials and not line.row.is_extra]
+    if lacking:
+        text = f"The question is open: `{TWO_BY_TWO.name}` has no record of {', '.join(lacking)}.\n"
+    else:
+        head = ["question", "verdict", "decided by"]
+        text = "\n".join([markdown_table(head, []), *claim_rows(square.claims)]) + "\n"
+    found = [one for one in tables["table2"].comparisons if one.contrast.title in QUESTION]
+    found += square.comparisons
+    rows = [comparison_texts(one)[:4] for one in found if one.column.title == "AA"]
+    if not rows:
+        return text
+    return (
+        f"{text}\nUnder AutoAttack, paired:\n\n"
+        + markdown_table(["difference", "column", "points", "images"], rows)
+        + "\n"
+    )
+
+
+def reproduction(results: Path) -> str:
+    """How much of each table has been run."""
+    rows = []
+    for table in kept_tables(results):
+        done = [line for line in table.lines if line.trials]
+        seeds = f"{min(line.trials for line in done)} or more" if done else "none"
+        rows.append([f"`{table.spec.name}`", table.spec.title, str(len(table.lines)), str(len(done)), seeds])
+    return markdown_table(["table", "what it compares", "rows", "with a record", "seeds"], rows) + "\n"
+
+
+def claims(results: Path) -> str:
+    """Every claim with its verdict."""
+    lines = [markdown_table(["table", "claim", "verdict", "decided by"], [])]
+    for table in _paper_tables(results):
+        lines += [f"| `{table.spec.name}` {row}" for row in claim_rows(table.claims)]
+    return "\n".join(lines) + "\n"
+
+
+def smoke(results: Path) -> str:
+    """Table 2 on digits."""
+    (experiment,) = find("table2")
+    table = build_table(make_grid(experiment, "smoke").table(), read_records([results / "smoke"]))
+    labels = [column.label for column in table.spec.columns]
+    rows = []
+    for line in table.lines:
+        cells = ["-" if cell.mean is None else f"{cell.mean:.1f}" for cell in line.cells]
+        rows.append([f"`{line.row.id}`", *cells, "-" if line.drop is None else f"{line.drop:.0f}"])
+    return markdown_table(["method", *labels, "PGD - AA, same 100 images"], rows) + "\n"
+
+
+PARTS: Mapping[str, Callable[[Path], str]] = {
+    "reproduced": reproduced,
+    "verdicts": verdicts,
+    "open-question": open_question,
+    "reproduction": reproduction,
+    "claims": claims,
+    "smoke": smoke,
+}
+"""By the name of the place."""

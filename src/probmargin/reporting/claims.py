@@ -1,0 +1,59 @@
+"""Does a claim hold? Decided by paired intervals over the images, and the seeds, that its rows share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from probmargin.reporting.compare import Comparison, Verdicts, compare
+from probmargin.reporting.spec import Claim, ColumnSpec
+
+Verdict = Literal["holds", "does not hold", "undecided", "not tested"]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim, the comparisons there are for it, and the rows that have no number in its column."""
+
+    claim: Claim
+    comparisons: tuple[Comparison, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        """One clear contradiction is enough to refute it; to hold, every difference must be clear."""
+        if any(found.difference + found.deciding_half_width < self.claim.by for found in self.comparisons):
+            return "does not hold"
+        if len(self.comparisons) < len(self.claim.others):
+            return "not tested"
+        is_clear = all(found.difference - found.deciding_half_width > self.claim.by for found in self.comparisons)
+        return "holds" if is_clear else "undecided"
+
+    @property
+    def deciding(self) -> Comparison | None:
+        """The difference that speaks least for it: with the lowest end of its interval that the verdict turns on."""
+        sign = 1 if self.verdict == "does not hold" else -1
+        return min(
+            self.comparisons, key=lambda found: found.difference + sign * found.deciding_half_width, default=None
+        )
+
+    @property
+    def evidence(self) -> str:
+        """The difference that decides it with its interval, or what is missing."""
+        if self.verdict == "not tested":
+            rows = ", ".join(f"`{row}`" for row in self.missing)
+            return f"rows missing: {rows}" if rows else "its rows share no seed"
+        found = self.deciding
+        assert found is not None
+        seeds = f"{len(found.seeds)} seed{'s' if len(found.seeds) > 1 else ''}"
+        low, high = (found.difference + sign * found.deciding_half_width for sign in (-1, 1))
+        interval = f"{found.difference:+.2f} [{low:+.2f}, {high:+.2f}]"
+        return f"`{found.contrast.title}` {interval}, {found.num_examples:,} images, {seeds}"
+
+
+def judge(claim: Claim, columns: Sequence[ColumnSpec], cells: Mapping[str, Sequence[Verdicts]]) -> Judged:
+    """Judge a claim; `cells` has a row's verdicts in every column, by row id."""
+    place = next(place for place, column in enumerate(columns) if column.title == claim.column and not column.is_part)
+    verdicts = {row: found[place] for row, found in cells.items()}
+    compared = (compare(contrast, columns[place], verdicts) for contrast in claim.contrasts)
+    missing = tuple(row for row in (claim.row, *claim.others) if not verdicts.get(row))
+    return Judged(claim, tuple(found for found in compared if found is not None), missing)
