@@ -1,10 +1,10 @@
 """The page of all tables: made from kept records alone, whole, and up to date."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kept_records import keep, made_up
 from page_blocks import ROOT
 
 from probmargin.core.errors import UsageError
@@ -16,23 +16,6 @@ from probmargin.experiments.results_page import BEGIN, END, filled_page, kept_ta
 from probmargin.reporting.tables import build_table
 
 PAGE = f"# Records\n\n{BEGIN}\nold\n{END}\n\nend\n"
-TEMPLATE = ROOT / "results" / "smoke" / "digits-small-cnn-at-s1.json"
-
-
-def made_up(row: str, right: int, seed: int = 1) -> dict[str, Any]:
-    """A record of a row of table 2, made from a real one: each attack leaves the first images right."""
-    grid = make_grid(find("table2")[0])
-    record: dict[str, Any] = json.loads(TEMPLATE.read_text(encoding="utf-8"))
-    recipe = grid.recipes[row]
-    record |= {"id": f"cifar10-resnet18-{row}-s{seed}", "recipe": recipe.plain(), "recipe_hash": recipe.hash()}
-    record |= {"seed": seed, "data": "cifar10", "model": "resnet18"}
-    old = record["evaluation"]
-    kept = {name: value for name, value in old.items() if not isinstance(value, dict) or name == "versions"}
-    kept |= {"protocol": "standard", "eps": 8 / 255, "test_images": 2000, "data": "cifar10"}
-    for column in grid.columns:
-        entry = old["pgd-20" if column.attack == "pgd-100" else column.attack]
-        kept[column.attack] = {**entry, "correct": "1" * right + "0" * (2000 - right)}
-    return {**record, "evaluation": kept}
 
 
 @pytest.fixture
@@ -44,11 +27,6 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("results/bench.json").write_text('{"id": "bench", "rows": []}', encoding="utf-8")
     keep(Path("results"), made_up("mail-trades", 1000))
     return Path("results/README.md")
-
-
-def keep(folder: Path, record: dict[str, Any]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{record['id']}.json").write_text(json.dumps(record), encoding="utf-8")
 
 
 def drawn(**changes: Any) -> list[str]:

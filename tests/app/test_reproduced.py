@@ -1,0 +1,71 @@
+"""What the page on reproduction says is made from records: numbers, verdicts, and the open question."""
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kept_records import keep, made_up
+from page_blocks import ROOT
+
+SQUARE = ("trades-official-kl", "mail-trades-official-kl", "trades-official-ce", "mail-trades-official-ce")
+
+
+@pytest.fixture
+def parts() -> Any:
+    """The functions that make the parts of the page, by name."""
+    spec = importlib.util.spec_from_file_location("docs_reproduced", ROOT / "docs" / "reproduced.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.PARTS
+
+
+def test_a_row_is_shown_once_with_the_papers_number_within_or_beyond(parts: Any, tmp_path: Path) -> None:
+    assert parts["reproduced"](tmp_path) == "No row of any table has a record yet.\n"
+    keep(tmp_path, made_up("mail-trades", 1010))
+    keep(tmp_path, made_up("trades-beta5", 1000))
+    lines = parts["reproduced"](tmp_path).splitlines()[2:]
+    # Table 1 prints another natural accuracy for the same row; tables 5 to 7 print what table 2 does.
+    assert [line.split(" | ")[:3] for line in lines] == [
+        ["| `table2`", "`mail-trades`", "1"],
+        ["| `table2`", "`trades-beta5`", "1"],
+        ["| `table1`", "`mail-trades`", "1"],
+    ]
+    assert lines[0].endswith("| 50.50 (±2.19); paper 50.60, -0.10 within |")
+    assert "50.50 (±2.19); paper 81.84, -31.34 **beyond**" in lines[0]
+    assert lines[1].endswith("| 50.00 (±2.19) |")
+
+
+def test_claims_are_counted_and_listed(parts: Any, tmp_path: Path) -> None:
+    keep(tmp_path, made_up("at", 1000))
+    keep(tmp_path, made_up("gairat", 700))
+    counted = "Of 46 claims of the paper 2 hold, 0 do not, 0 are undecided and 44 are not tested yet.\n"
+    assert parts["verdicts"](tmp_path) == counted
+    text = parts["claims"](tmp_path)
+    assert "| `table2` | `at` at least 5 points above `gairat` in AA | holds | `at - gairat` +15.00 [" in text
+    assert "| `table2` | `mail-trades` above the paper's 7 other rows in AA | not tested | rows missing: " in text
+
+
+def test_the_question_stays_open_until_the_two_by_two_is_run(parts: Any, tmp_path: Path) -> None:
+    assert parts["open-question"](tmp_path).startswith("The question is open: `two-by-two` has no record of `trades-")
+    for row, right in zip(SQUARE[:3], (980, 984, 1020), strict=True):
+        keep(tmp_path, made_up(row, right, experiment="two-by-two"))
+    text = parts["open-question"](tmp_path)
+    assert text.startswith("The question is open: `two-by-two` has no record of `mail-trades-official-ce`.\n")
+    assert "| trades-official-ce - trades-official-kl | AA | +2.00 ± " in text
+    keep(tmp_path, made_up(SQUARE[3], 1030, experiment="two-by-two"))
+    text = parts["open-question"](tmp_path)
+    assert "open" not in text
+    assert "| `trades-official-ce` above `trades-official-kl` in AA | holds | " in text
+    assert "| weights | AA | +0.35 ± " in text
+    assert "| interaction: weights under CE - under KL | AA | +0.30 ± " in text
+
+
+def test_the_commands_of_the_page_keep_the_records_it_is_made_from() -> None:
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^probmargin reproduce table2 .*--trials.*$", page, re.MULTILINE)
+    assert commands
+    assert all(command.endswith("--keep-records results") for command in commands)
