@@ -18,6 +18,8 @@ Z = 1.959964
 """Standard errors in half of a 95 % interval."""
 LEAST_SEEDS = 3
 """Fewer say too little about seeds for a test or an interval over them."""
+ROUNDING = 1e-9
+"""Points: equal differences have a deviation of this size or none."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ class Comparison:
         return abs(self.difference) > self.half_width
 
     @property
+    def tells_about_seeds(self) -> bool:
+        """Are there enough seeds, and do they differ by more than rounding?"""
+        return len(self.seeds) >= LEAST_SEEDS and self.seeds_std is not None and self.seeds_std > ROUNDING
+
+    @property
     def images_p(self) -> float | None:
         """Two-sided, of the z test that the mean over images is 0; None where no image differs from another."""
         if self.half_width == 0.0:
@@ -65,14 +72,12 @@ class Comparison:
     @property
     def seeds_p(self) -> float | None:
         """Of the paired t test over seeds; None for fewer than three, or where they do not differ."""
-        if not self.seeds_std or len(self.seeds) < LEAST_SEEDS:
-            return None
-        return paired_t(self.seed_differences)
+        return paired_t(self.seed_differences) if self.tells_about_seeds else None
 
     @property
     def seeds_half_width(self) -> float | None:
         """Of the 95 % interval over seeds; None where there is no test over them."""
-        if not self.seeds_std or len(self.seeds) < LEAST_SEEDS:
+        if not self.tells_about_seeds or self.seeds_std is None:
             return None
         count = len(self.seeds)
         return float(stdtrit(count - 1, 0.975)) * self.seeds_std / math.sqrt(count)
