@@ -95,10 +95,10 @@ def reproduction(results: Path) -> str:
     """How much of each table has been run."""
     rows = []
     for table in kept_tables(results):
-        done = [line for line in table.lines if line.trials]
-        seeds = f"{min(line.trials for line in done)} or more" if done else "none"
-        rows.append([f"`{table.spec.name}`", table.spec.title, str(len(table.lines)), str(len(done)), seeds])
-    return markdown_table(["table", "what it compares", "rows", "with a record", "seeds"], rows) + "\n"
+        found = sorted(line.trials for line in table.lines if line.trials)
+        seeds = "none" if not found else f"{found[0]}" if found[0] == found[-1] else f"{found[0]} to {found[-1]}"
+        rows.append([f"`{table.spec.name}`", table.spec.title, str(len(table.lines)), str(len(found)), seeds])
+    return markdown_table(["table", "what it compares", "rows", "with a record", "seeds of these"], rows) + "\n"
 
 
 def claims(results: Path) -> str:
