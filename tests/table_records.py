@@ -34,6 +34,7 @@ def record(row: str, seed: int = 1, nat: str = "1110", aa: str = "1000", **chang
         "data_fingerprint": "f",
         "model": "net",
         "precision": "fp32",
+        "train_seconds": 1.0,
         "evaluation": evaluation,
         **changes,
     }

@@ -296,3 +296,19 @@ def test_a_full_disk_is_one_line_and_exit_code_1(program: Program, monkeypatch: 
     result = program(*TRAIN, "--epochs", "1", "--out", "run")
     assert result.code == 1
     assert result.err.strip() == "probmargin: No space left on device: run/recipe.json"
+
+
+def test_two_things_at_once_are_refused(program: Program) -> None:
+    program.refuses("give one of the two", "reproduce", "table2", "--dry-run", "--render")
+
+
+def test_a_finished_run_is_said_once_and_left_as_it_is(program: Program) -> None:
+    arguments = ["train", "--data", "digits", "--model", "small-cnn", "--method", "at", "--out", "run"]
+    arguments += ["--epochs", "2", "--set", "attack.num_steps=1", "--set", "attack.step_size=0.15", "--device", "cpu"]
+    assert program(*arguments).code == 0
+    events = list(Path("run").glob("events.*"))
+    assert len(events) == 1
+    again = program(*arguments, "--resume")
+    assert again.code == 0
+    assert again.out.strip() == "run is finished: all 2 epochs are trained"
+    assert list(Path("run").glob("events.*")) == events

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from experiment_helpers import note, save_then_wait_for_child, task, wait_to_be_stopped
 
+from probmargin.core.errors import UsageError
 from probmargin.experiments import local
+from probmargin.experiments.cluster import Share
 from probmargin.experiments.local import Waiting, run_on_devices
 from probmargin.experiments.work import Outcome
 from probmargin.training.loop import Interrupted
@@ -82,3 +84,20 @@ def test_an_interrupt_lets_every_process_save(tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match="go on with the same command"):
         run_on_devices(tasks, ["cpu", "cpu"], lambda outcome: None, wait_to_be_stopped)
     assert sorted(path.name for path in tmp_path.glob("*.saved")) == ["a.saved", "b.saved"]
+
+
+def test_a_gpu_is_asked_for_where_the_cluster_has_one() -> None:
+    said: list[str] = []
+    assert Share(None, say=said.append).of(4.0, None) == 1.0
+    assert Share(0.5, say=said.append).of(1.0, None) == 0.5
+    assert Share(0.0, say=said.append).of(0.0, None) == 0.0
+    assert said == []
+    assert Share(None, may_use_cpu=True, say=said.append).of(0.0, None) == 0.0
+    assert said.pop() == "the cluster has no GPU: runs compute on its CPUs"
+    with pytest.raises(UsageError, match="has 0 GPUs and a run asks for 1: give --device cpu, or add GPUs"):
+        Share(None).of(0.0, "auto")
+    with pytest.raises(UsageError, match="has 1 GPUs and a run asks for 2: give --gpus-per-run 1 or less"):
+        Share(2.0, may_use_cpu=True).of(1.0, None)
+    # A cluster elsewhere may grow.
+    assert Share(1.0, say=said.append).of(0.0, "auto") == 1.0
+    assert "runs wait until it has the 1" in said[0]

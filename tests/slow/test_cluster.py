@@ -10,6 +10,7 @@ from typing import Any
 
 import needs
 import pytest
+import torch
 from experiment_helpers import TINY, crash_once, note, task, wait_to_be_stopped
 
 from probmargin.core.errors import UsageError
@@ -83,8 +84,10 @@ def test_an_experiment_on_the_cluster(tmp_path: Path, address: str, monkeypatch:
     monkeypatch.setattr(catalogue, "EXPERIMENTS", {"tiny": (TINY,)})
     monkeypatch.setattr(grid, "SMOKE_EPOCHS", 2)
     said: list[str] = []
-    request = ReproduceRequest(name="tiny", scale="smoke", device="cpu", executor="ray", address=address)
+    request = ReproduceRequest(name="tiny", scale="smoke", executor="ray", address=address)
     assert reproduce(request, said.append) == []
+    if not torch.cuda.is_available():
+        assert "the cluster has no GPU: runs compute on its CPUs" in said
     assert Run(tmp_path / "runs/reproduce/digits-small-cnn-mail-at-s1").record["forked_from"]["epoch"] == 1
     assert len(list((tmp_path / "runs/reproduce/records").glob("*.json"))) == 3
     assert "Missing" not in said[-1]

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from probmargin.cli.app import DataDirOption, DownloadOption, app, fail, show
+from probmargin.core.errors import UsageError
 from probmargin.core.settings import MOST_SEED
 
 
@@ -52,6 +53,8 @@ def reproduce(
     """Reproduce a table or figure of the paper: run what is missing, then print or draw; started again, it goes on."""
     from probmargin.experiments import reproduce as experiments
 
+    if dry_run and render:
+        raise UsageError("--dry-run prints what would be run and --render what there is: give one of the two")
     request = experiments.ReproduceRequest(
         name=name,
         scale=scale,

@@ -71,6 +71,7 @@ def train(
     from probmargin.api import load_data
     from probmargin.methods.propose import propose
     from probmargin.models.build import origin
+    from probmargin.runs.run import Run
     from probmargin.training.dry_run import Asked, dry_run as forecast_run
     from probmargin.training.guards import parse_epochs
     from probmargin.training.progress import Reporter
@@ -118,7 +119,10 @@ def train(
         sync_bn=sync_bn,
         placement=placement,
     )
+    before = Run(out).record.get("train_seconds") if resume and Run(out).record_path.exists() else None
     run, _ = run_training(resolved, load(), request, reporter)
+    if before is not None and run.record["train_seconds"] == before:
+        return  # it was finished, which has been said
     reporter.say(f"trained {resolved.method} on {data}: {run.path}")
     reporter.say(f"judge it with: probmargin evaluate {typed(run.path)}")
 

@@ -1,6 +1,6 @@
 """What was found before under the same conditions stays when other attacks are asked for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from probmargin.evaluation.verdicts import Array, EntryVerdicts, Verdicts
 
 CONDITIONS = ("protocol", "norm", "eps", "seed", "search", "weights", "data_fingerprint")
 """What results that stand side by side agree in, beside the images."""
+_SUBJECT = ("weights", "data_fingerprint")
 _MACHINE = ("hardware", "commit", "versions")
 
 
@@ -50,6 +51,30 @@ def _marked(entry: EntryVerdicts, known: Verdicts, now: Verdicts) -> EntryVerdic
     return replace(entry, facts={**made, **entry.facts})
 
 
+def is_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Are two results of the same weights and images, under the same conditions?"""
+    return all(one.get(key) == other.get(key) for key in (*CONDITIONS, "num_examples"))
+
+
+def kept_apart(found: Iterable[Mapping[str, Any]], latest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Results under other conditions than the latest, by protocol; those of other weights or images are gone.
+
+    >>> before = [{"protocol": "custom", "eps": 0.1}, {"protocol": "custom", "eps": 0.3}, {"eps": 1, "weights": "a"}]
+    >>> kept = kept_apart(before, {"protocol": "custom", "eps": 0.2})
+    >>> [entry["eps"] for entry in kept.values()], next(iter(kept))
+    ([0.1, 0.3], 'custom')
+    """
+    kept: dict[str, dict[str, Any]] = {}
+    for results in found:
+        if is_alike(results, latest) or any(results.get(key) != latest.get(key) for key in _SUBJECT):
+            continue
+        name = str(results.get("protocol", "custom"))
+        if name in kept:
+            name += f"-{canonical_hash({key: results.get(key) for key in (*CONDITIONS, 'num_examples')})}"
+        kept[name] = dict(results)
+    return kept
+
+
 def kept_line(asked: Mapping[str, Any], together: Mapping[str, Any]) -> str:
     """Which attacks stay from before; empty where none does."""
     kept = [name for name in together if name not in asked]
@@ -72,8 +97,8 @@ def replaced_line(path: Path, results: Mapping[str, Any]) -> str:
     if not apart:
         return f"{line}: left out now"
     found = ", ".join(f"{key} was {_short(before.get(key))} and is {_short(results.get(key))}" for key in apart)
-    comes_back = "" if {"weights", "data_fingerprint"} & set(apart) else "; judged so again, they come back"
-    return f"{line} under other conditions ({found}): replaced{comes_back}"
+    stays = "" if set(_SUBJECT) & set(apart) else "; judged so again, they come back"
+    return f"{line} under other conditions ({found}): replaced{stays}"
 
 
 def _short(value: object) -> str:

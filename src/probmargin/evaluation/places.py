@@ -9,7 +9,7 @@ from typing import Any
 from probmargin.core.errors import UsageError
 from probmargin.core.shell import typed
 from probmargin.engine.files import check_replaces, holds_arrays, holds_json, write_json
-from probmargin.evaluation.earlier import kept_line, known_path, replaced_line, with_earlier
+from probmargin.evaluation.earlier import kept_apart, kept_line, known_path, replaced_line, with_earlier
 from probmargin.evaluation.summary import summarize
 from probmargin.evaluation.verdicts import SCORES, Array, Verdicts, differences, join, write_arrays
 from probmargin.runs.run import Run, open_run
@@ -76,7 +76,11 @@ class Place:
         write_arrays(self.results.with_suffix(".npz"), _arrays(verdicts))
         write_json(self.results, results)
         if self.run is not None:
-            self.run.update_record(evaluation=dict(results))
+            record = self.run.record
+            before = [*(record.get("evaluations") or {}).values(), record.get("evaluation") or {}]
+            others = kept_apart(filter(None, before), results)
+            entries = {"evaluations": others} if others or "evaluations" in record else {}
+            self.run.update_record(evaluation=dict(results), **entries)
 
     def joined(self, verdicts: Verdicts, log: Callable[[str], None], *, fresh: bool = False) -> Verdicts:
         """The verdicts with those of attacks that were carried out before; says what is kept and what is replaced."""

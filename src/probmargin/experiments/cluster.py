@@ -1,8 +1,9 @@
 """Runs on a Ray cluster. Ray is imported here alone, and only when it is asked for."""
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from probmargin.core.errors import UsageError
@@ -44,20 +45,49 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10.0).close()
 
 
+def _silent(_: str) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What each run takes of a GPU, so 0.5 puts two on one; None is a whole one, where the cluster has any."""
+
+    gpus: float | None = 0.0
+    may_use_cpu: bool = False
+    """Is a cluster without a GPU good enough?"""
+    say: Callable[[str], None] = _silent
+
+    def of(self, there: float, address: str | None) -> float:
+        """What to ask of a cluster with so many GPUs: Ray would wait for ever for what there is not."""
+        wanted = 1.0 if self.gpus is None else self.gpus
+        if wanted <= there:
+            return wanted
+        if self.gpus is not None and address is not None:
+            self.say(f"the cluster has {there:g} GPUs now: runs wait until it has the {wanted:g} that each asks for")
+            return wanted
+        if self.gpus is None and self.may_use_cpu:
+            self.say("the cluster has no GPU: runs compute on its CPUs")
+            return 0.0
+        fix = "give --device cpu" if there == 0 else f"give --gpus-per-run {there:g} or less"
+        raise UsageError(f"the cluster has {there:g} GPUs and a run asks for {wanted:g}: {fix}, or add GPUs to it")
+
+
 def run_on_cluster(
     tasks: Sequence[Task],
     receive: Receive,
     *,
     address: str | None = None,
-    gpus: float = 0.0,
+    share: Share | None = None,
     work: Work = attempt,
 ) -> None:
-    """Let Ray place the tasks; `gpus` is what each takes of a GPU, so 0.5 puts two on one.
+    """Let Ray place the tasks.
 
     Records come back with the outcomes, so machines need not share a disk. Where they do not, a run whose parent
     was trained elsewhere trains its burn-in itself, and a retry begins anew.
     """
     with _cluster(address) as ray:
+        gpus = (share or Share()).of(float(ray.cluster_resources().get("GPU", 0.0)), address)
         remote = ray.remote(work).options(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)
         waiting = Waiting(tasks)
         running: dict[Any, Task] = {}

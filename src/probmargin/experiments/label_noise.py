@@ -9,6 +9,7 @@ from probmargin.experiments.study import PARENTS, Bench, Study
 from probmargin.experiments.work import Parent, Task
 from probmargin.methods.method import Method
 from probmargin.methods.resolve import DIGITS_SCALE, resolve
+from probmargin.reporting.cells import verdicts
 from probmargin.reporting.dynamics import noise_summary, read_history, suspects
 from probmargin.reporting.spec import ColumnSpec
 from probmargin.runs.run import Run
@@ -65,20 +66,21 @@ def _runs(bench: Bench) -> list[Run]:
     return [task.run for task in tasks(bench)]
 
 
-def _accuracies(run: Run) -> dict[str, float]:
-    results = run.record["evaluation"]
-    return {"nat": results["nat"]["accuracy"], **{name: results[name]["robust_accuracy"] for name in ATTACKS}}
+def _accuracies(task: Task) -> dict[str, float]:
+    found = {column.attack: verdicts(task.run.record, column)[0] for column in task.columns}
+    return {name: text.count("1") / len(text) for name, text in found.items()}
 
 
 def _trial(bench: Bench, method: str, seed: int) -> dict[str, Any]:
     """One seed of one method: with noise, beside the same without."""
-    noisy, clean = (_task(bench, method, noise, seed).run for noise in (NOISE, None))
-    history = read_history(noisy.path / "dynamics.npz")
+    with_noise, without_noise = (_task(bench, method, noise, seed) for noise in (NOISE, None))
+    noisy = with_noise.run
+    history = read_history(noisy.dynamics_path)
     known = labels_of(noisy, history.index)
     late = noise_summary(history.since(noisy.recipe.burn_in_epochs), known)
     found = suspects(history, known, 0)["judged"]
     assert late is not None
-    judged, without = _accuracies(noisy), _accuracies(clean)
+    judged, without = _accuracies(with_noise), _accuracies(without_noise)
     return {
         "seed": seed,
         "weight_on_wrong": late["share_of_weight"],

@@ -1,7 +1,7 @@
 """What is to be run, in which order, and which runs share a burn-in."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +10,8 @@ from probmargin.experiments.grid import Grid
 from probmargin.experiments.records import Record
 from probmargin.experiments.work import Parent, Task
 from probmargin.methods.method import Method
-from probmargin.reporting.cells import RowRecords, belongs, verdicts
+from probmargin.reporting.cells import RowRecords, belongs, deviation, verdicts
+from probmargin.reporting.spec import ColumnSpec
 from probmargin.runs.run import Run
 from probmargin.training.agreement import recipe_differences
 
@@ -35,15 +36,33 @@ class Place:
     device: str | None = None
 
 
-def plan_runs(grids: Sequence[Grid], place: Place, records: Sequence[Record]) -> list[Planned]:
-    """All runs of these grids, each once, those others can start from first."""
+def plan_runs(
+    grids: Sequence[Grid], place: Place, records: Sequence[Record], sharing: Sequence[Grid] = ()
+) -> list[Planned]:
+    """All runs of these grids, each once, those others can start from first.
+
+    A run that is judged is judged for the grids that share it too, so that it need not be there a second time.
+    """
     planned: dict[str, Planned] = {}
     for grid in grids:
         for seed in range(1, grid.trials + 1):
             for row in _parents_first(grid):
                 found = _plan_run(grid, row, seed, place, records)
-                planned.setdefault(found.task.id, found)
+                if found.task.id not in planned:
+                    columns = _shared_columns(found.task, (grid, *grids, *sharing))
+                    planned[found.task.id] = replace(found, task=replace(found.task, columns=columns))
     return _with_parents(list(planned.values()), place)
+
+
+def _shared_columns(task: Task, grids: Iterable[Grid]) -> tuple[ColumnSpec, ...]:
+    """What a run is judged by in all grids that have it; the first grid's columns come first."""
+    found: dict[object, ColumnSpec] = {}
+    for grid in grids:
+        rows = {f"{grid.run_name(row)}-s{task.seed}": row.id for row in grid.rows}
+        if task.id in rows and grid.recipes[rows[task.id]] == task.recipe:
+            for column in grid.columns:
+                found.setdefault((column.attack, column.protocol, column.norm, column.eps, column.first), column)
+    return tuple(found.values())
 
 
 def _parents_first(grid: Grid) -> list[str]:
@@ -70,27 +89,29 @@ def _plan_run(grid: Grid, name: str, seed: int, place: Place, records: Sequence[
         columns=grid.columns,
         has_curves=grid.has_curves(row),
     )
-    record = _record_of(grid, name, seed, records)
-    if record is not None:
+    record, lacking = _record_of(grid, name, seed, records)
+    if record is not None and not lacking:
         return Planned(name, task, True, f"done: record {record['id']}")
     if task.is_trained:
         return Planned(name, task, False, "trained, to be judged")
-    epochs = _progress(task.run)
-    return Planned(name, task, False, f"half done: {epochs} of {task.recipe.epochs} epochs" if epochs else "to do")
+    if epochs := _progress(task.run):
+        return Planned(name, task, False, f"half done: {epochs} of {task.recipe.epochs} epochs")
+    known = f": record {record['id']} lacks {', '.join(lacking)}, and its run is not here" if record else ""
+    return Planned(name, task, False, f"to do{known}")
 
 
-def _record_of(grid: Grid, name: str, seed: int, records: Sequence[Record]) -> Record | None:
-    """The record of a run that has every number of the grid, if there is one."""
+def _record_of(grid: Grid, name: str, seed: int, records: Sequence[Record]) -> tuple[Record | None, list[str]]:
+    """The record of a run that has most numbers of the grid, if there is one, and the columns it lacks."""
     table = grid.table()
     row = next(row for row in table.rows if row.id == name)
+    accepted = RowRecords(row)
     for record in records:
-        if record.get("seed") != seed or not belongs(record, row, table):
-            continue
-        accepted = RowRecords(row)
-        accepted.offer(record, table)
-        if accepted.by_seed and all(verdicts(record, column)[0] for column in grid.columns):
-            return record
-    return None
+        if record.get("seed") == seed and belongs(record, row, table):
+            accepted.offer(record, table)
+    if seed not in accepted.by_seed:
+        return None, []
+    found = dict(accepted.by_seed[seed])
+    return found, [column.label for column in grid.columns if not verdicts(found, column)[0]]
 
 
 def _progress(run: Run) -> int:
@@ -162,7 +183,7 @@ def _offer_of_run(run: Run, child: Task) -> Parent:
     """The latest state of a run outside the plan from which a task can start."""
     record = run.record
     found = tuple(record.get(key) for key in ("seed", "data", "model", "validation", "label_noise"))
-    if found != (child.seed, child.data, child.model, None, None):
+    if found != (child.seed, child.data, child.model, None, None) or deviation(record):
         return Parent(run=run.path.name, epochs=0)
     try:
         shared = shared_epochs(run.recipe, child.recipe)

@@ -1,35 +1,95 @@
 """Records on disk: those of finished runs, those kept beside them, and why a run failed."""
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from probmargin.core.errors import UsageError
 from probmargin.core.records import canonical_hash
-from probmargin.engine.files import holds_json, read_json_object, write_json, written_aside
+from probmargin.engine.files import holds_json, read_json, read_json_object, write_json, written_aside
 from probmargin.engine.shapes import misfit_record
+from probmargin.evaluation.earlier import is_alike, kept_apart
 from probmargin.methods.plain import from_plain
+from probmargin.reporting.cells import evaluations, is_finished
+from probmargin.runs.run import Run
 
 Record = dict[str, Any]
 
+LARGEST_DYNAMICS = 4 * 2**20
+"""Bytes of per-example dynamics that are kept beside a record; more than these does not belong into a repository."""
 
-def read_records(folders: Iterable[Path]) -> list[Record]:
-    """All records of runs in these folders, as ID.json or as a run's own record.json; evaluated ones first."""
+
+def read_records(folders: Iterable[Path], damaged: dict[str, str] | None = None) -> list[Record]:
+    """All records of runs in these folders, as ID.json or as a run's own record.json; the most complete first.
+
+    Copies of one record are put together. A damaged file raises, or goes into `damaged`: a line by its run.
+    """
     paths = [
         path for folder in folders for path in (*sorted(folder.glob("*/record.json")), *sorted(folder.glob("*.json")))
     ]
-    records = [record for path in dict.fromkeys(paths) if (record := _read(path)) is not None]
-    return sorted(records, key=lambda record: "evaluation" not in record)
+    records = []
+    for path in dict.fromkeys(paths):
+        try:
+            record = _read(path)
+        except UsageError as error:
+            if damaged is None:
+                raise
+            damaged[path.parent.name if path.name == "record.json" else path.stem] = str(error)
+        else:
+            records += [] if record is None else [record]
+    return _together(sorted(records, key=lambda record: (not is_finished(record), "evaluation" not in record)))
 
 
 def _read(path: Path) -> Record | None:
     """A run's record; None for a file that is something else, such as the record of a benchmark."""
-    if path.name != "record.json" and not holds_json(path, "recipe", "seed"):
-        return None
+    if path.name != "record.json":
+        # A file that is no JSON at all may have been a record: that is not for us to pass over.
+        read_json(path)
+        if not holds_json(path, "recipe", "seed"):
+            return None
     record = read_json_object(path, misfit_record)
     if record.get("recipe_hash") == canonical_hash(record["recipe"]):
         _complete(record)
     return record
+
+
+def _together(records: Iterable[Record]) -> list[Record]:
+    """One record of each run, with everything that its copies were judged by."""
+    found: dict[Any, Record] = {}
+    for place, record in enumerate(records):
+        key = _identity(record) or place
+        found[key] = _joined(found[key], record) if key in found else record
+    return list(found.values())
+
+
+def _identity(record: Record) -> tuple[Any, ...] | None:
+    """What copies of one record agree in, its weights too; None where it does not tell its weights."""
+    weights = record.get("weights") or next((entry.get("weights") for entry in evaluations(record)), None)
+    keys = ("id", "recipe_hash", "seed", "data", "data_fingerprint", "model")
+    return (*(record.get(key) for key in keys), weights) if weights else None
+
+
+def _joined(record: Record, copy: Record) -> Record:
+    """A record with what a copy of it knows beside: other conditions, other attacks, or more images."""
+    known: list[dict[str, Any]] = []
+    for results in (*evaluations(record), *evaluations(copy)):
+        twin = next((entry for entry in known if is_alike(entry, results)), None)
+        if twin is None:
+            known.append(dict(results))
+        else:
+            twin |= {name: entry for name, entry in results.items() if _is_more(entry, twin.get(name))}
+    if not known:
+        return record
+    others = kept_apart(known[1:], known[0])
+    return {**record, "evaluation": known[0]} | ({"evaluations": others} if others else {})
+
+
+def _is_more(entry: Any, known: Any) -> bool:
+    """Is a result there alone, or of more images than the one that is known?"""
+    if known is None or not isinstance(entry, dict) or not isinstance(known, dict):
+        return known is None
+    return len(entry.get("correct", "")) > len(known.get("correct", ""))
 
 
 def _complete(record: Record) -> None:
@@ -42,8 +102,28 @@ def _complete(record: Record) -> None:
 
 
 def keep_record(folder: Path, record: Record) -> None:
-    """Copy a record to a folder of records, named by its id."""
-    write_json(folder / f"{record['id']}.json", record)
+    """Copy a record to a folder of records, named by its id; what a copy that is there knows beside stays."""
+    path = folder / f"{record['id']}.json"
+    if holds_json(path, "recipe", "seed") and _identity(record):
+        known = _read_or_none(path)
+        if known is not None and _identity(known) == _identity(record):
+            record = _joined(record, known)
+    write_json(path, record)
+
+
+def _read_or_none(path: Path) -> Record | None:
+    try:
+        return _read(path)
+    except UsageError:
+        return None
+
+
+def keep_curves(folder: Path, run: Run) -> None:
+    """Copy a run's curves beside its record, as ID.metrics.jsonl and, where it is not too large, ID.dynamics.npz."""
+    for source in (run.metrics_path, run.dynamics_path):
+        if source.exists() and (source.suffix == ".jsonl" or source.stat().st_size < LARGEST_DYNAMICS):
+            with written_aside(folder / f"{run.path.name}.{source.name}") as aside:
+                shutil.copyfile(source, aside)
 
 
 def _failure_path(out: Path, run: str) -> Path:

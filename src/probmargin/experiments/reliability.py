@@ -140,9 +140,10 @@ def areas_by_epoch(bench: Bench) -> list[dict[str, Any]]:
     """Shares of safe, boundary and wrong training images over the epochs of each run."""
     curves = []
     for row in ROWS:
-        path = bench.run(row).path / "dynamics.npz"
+        run = bench.run(row)
+        path = run.dynamics_path
         if not path.exists():
-            raise UsageError(f"{path.parent} has no dynamics.npz: train with --dynamics, or give another --out")
+            raise UsageError(f"{run.path} has no dynamics.npz: train with --dynamics, or give another --out")
         history = read_history(path)
         shares = [areas(margin) for margin in history.margin]
         values = {name: [share[name] for share in shares] for name in ("safe", "boundary", "wrong")}

@@ -12,18 +12,19 @@ from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
 from probmargin.engine.files import written_aside
 from probmargin.experiments.catalogue import STUDIES, find
-from probmargin.experiments.cluster import run_on_cluster
+from probmargin.experiments.cluster import Share, run_on_cluster
 from probmargin.experiments.forecast import Forecaster
 from probmargin.experiments.grid import Grid, ScaleName, make_grid
 from probmargin.experiments.local import AGAIN, run_in_turn, run_on_devices
 from probmargin.experiments.plan import Place, Planned, plan_runs
-from probmargin.experiments.records import Record, failures, keep_record, note_failure, read_records
+from probmargin.experiments.records import Record, failures, keep_curves, keep_record, note_failure, read_records
 from probmargin.experiments.results_page import write_page
 from probmargin.experiments.studies import draw_study, forecast_study, run_study
 from probmargin.experiments.study import Bench
 from probmargin.experiments.work import Outcome, Task
 from probmargin.reporting.render import FORMATS, markdown
 from probmargin.reporting.tables import build_table
+from probmargin.runs.run import Run
 from probmargin.training.loop import Interrupted
 from probmargin.training.progress import duration
 
@@ -114,17 +115,23 @@ def _bench(request: ReproduceRequest, say: Say) -> Bench:
     )
 
 
-def _known_records(request: ReproduceRequest) -> list[Record]:
+def _known_records(request: ReproduceRequest, damaged: dict[str, str]) -> list[Record]:
+    """The records there are; what cannot be read goes into `damaged`, by run."""
     folders = (request.out, request.records, request.out / "records", RESULTS)
-    return read_records(dict.fromkeys(folders))
+    return read_records(dict.fromkeys(folders), damaged)
 
 
-def make_plan(request: ReproduceRequest) -> list[Planned]:
-    """Every run that the request needs, and what there is of it."""
+def make_plan(request: ReproduceRequest, say: Say = lambda line: None) -> list[Planned]:
+    """Every run that the request needs, and what there is of it; says which records cannot be read."""
     if request.name is None:
         raise UsageError("without a name there is only --render: name an experiment, such as table2")
     place = Place(out=request.out.resolve(), data_dir=request.data_dir, device=request.device)
-    return plan_runs(request.grids(), place, _known_records(request))
+    grids, damaged = request.grids(), dict[str, str]()
+    records = _known_records(request, damaged)
+    for line in damaged.values():
+        say(line)
+    sharing = [make_grid(one, grids[0].scale, aa_examples=request.aa_examples) for one in find(None)]
+    return plan_runs(grids, place, records, sharing)
 
 
 def dry_run(request: ReproduceRequest, say: Say) -> None:
@@ -132,11 +139,13 @@ def dry_run(request: ReproduceRequest, say: Say) -> None:
     if study := STUDIES.get(request.name or ""):
         forecast_study(study, _bench(request, say))
         return
-    planned, forecaster = make_plan(request), Forecaster()
+    planned, forecaster = make_plan(request, say), Forecaster()
     for grid in request.grids():
         say(f"{grid.experiment.name}: {grid.experiment.title}\nclaim: {grid.experiment.claim}")
         judged = ", ".join(f"{column.label}: {column.attack}" for column in grid.columns)
-        say(f"{grid.data}, {grid.model}, {grid.trials} trials; {judged}")
+        say(
+            f"{grid.data}, {grid.model}, {grid.trials} trials; {judged}; a run that others share is judged for them too"
+        )
     total = 0.0
     for entry in planned:
         task, seconds = entry.task, forecaster.run(entry)
@@ -152,7 +161,7 @@ def reproduce(request: ReproduceRequest, say: Say) -> list[Outcome]:
     """Run what is missing, collect the records, draw tables or pictures; returns the outcomes that are failures."""
     if study := STUDIES.get(request.name or ""):
         return run_study(study, _bench(request, say))
-    planned = make_plan(request)
+    planned = make_plan(request, say)
     for entry in planned:
         if entry.is_done:
             say(f"{entry.task.id}: skipped, {entry.state}")
@@ -170,6 +179,8 @@ def _carry_out(tasks: Sequence[Task], request: ReproduceRequest, say: Say, *, ke
         if outcome.record is not None:
             if keep:
                 keep_record(request.records, outcome.record)
+                if request.keep_records is not None:
+                    keep_curves(request.keep_records, Run(request.out / outcome.id))
             say(f"{outcome.id}: done")
         else:
             failed.append(outcome)
@@ -182,25 +193,39 @@ def _carry_out(tasks: Sequence[Task], request: ReproduceRequest, say: Say, *, ke
 def _execute(tasks: Sequence[Task], request: ReproduceRequest, receive: Callable[[Outcome], None], say: Say) -> None:
     if not tasks:
         return
-    _check_data(tasks, request)
+    ready = _with_data(tasks, request, receive)
     try:
-        _start(tasks, request, receive, say)
+        _start(ready, request, receive, say)
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(AGAIN) from None
 
 
-def _check_data(tasks: Sequence[Task], request: ReproduceRequest) -> None:
-    """Refuse, or fetch, data that is not there once, before the first run; a cluster has its own."""
+def _with_data(tasks: Sequence[Task], request: ReproduceRequest, receive: Callable[[Outcome], None]) -> Sequence[Task]:
+    """The tasks whose data is there, or was fetched, before the first run; a cluster has its own.
+
+    Where some of it is missing, the runs that need it have failed; where all is, nothing is begun.
+    """
     if request.executor == "ray" and request.address is not None:
-        return
+        return tasks
+    missing: dict[str, UsageError] = {}
     for data, data_dir in dict.fromkeys((task.data, task.data_dir) for task in tasks):
-        load(data, data_dir, download=request.download)
+        try:
+            load(data, data_dir, download=request.download)
+        except UsageError as error:
+            missing[data] = error
+    if len(missing) == len({task.data for task in tasks}):
+        raise next(iter(missing.values()))
+    for task in tasks:
+        if task.data in missing:
+            receive(Outcome(task.id, reason=f"no data: {missing[task.data]}"))
+    return [task for task in tasks if task.data not in missing]
 
 
 def _start(tasks: Sequence[Task], request: ReproduceRequest, receive: Callable[[Outcome], None], say: Say) -> None:
     if request.executor == "ray":
-        gpus = (0.0 if request.device == "cpu" else 1.0) if request.gpus_per_run is None else request.gpus_per_run
-        run_on_cluster(tasks, receive, address=request.address, gpus=gpus)
+        gpus = 0.0 if request.device == "cpu" else request.gpus_per_run
+        share = Share(gpus, may_use_cpu=request.scale == "smoke" and request.device is None, say=say)
+        run_on_cluster(tasks, receive, address=request.address, share=share)
         return
     devices = _devices(request.device, round(1 / (request.gpus_per_run or 1)))
     if request.scale == "smoke" and devices == ["cpu"]:
@@ -226,7 +251,11 @@ def render(request: ReproduceRequest, say: Say) -> None:
     if study := STUDIES.get(request.name or ""):
         draw_study(study, _bench(request, say))
         return
-    records, reasons = _known_records(request), failures(request.out)
+    damaged: dict[str, str] = {}
+    records = _known_records(request, damaged)
+    for line in damaged.values():
+        say(line)
+    reasons = {**damaged, **failures(request.out)}
     tables = [build_table(grid.table(), records, reasons) for grid in request.grids()]
     for table in tables:
         for suffix, draw in FORMATS.items():

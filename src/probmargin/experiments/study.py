@@ -24,10 +24,13 @@ from probmargin.experiments.work import Outcome, Parent, Task
 from probmargin.methods.method import Method
 from probmargin.methods.resolve import resolve
 from probmargin.reporting.cells import differing
+from probmargin.runs.kept import kept_run
 from probmargin.runs.run import Run
 
 Say = Callable[[str], None]
 
+KEPT = Path("results")
+"""Records and curves that are kept for good, where the command is run in a checkout."""
 FULL_DATA, FULL_MODEL = "cifar10", "resnet18"
 SMOKE_MONITOR, SMOKE_MONITOR_EVERY = "pgd-20,cw", 2
 SMOKE_SETTINGS = {"attack.eps": 0.25, "attack.step_size": 0.0625}
@@ -86,9 +89,11 @@ class Bench:
         return "" if self.out == Path("runs/reproduce") else f" --out {typed(self.out)}"
 
     def run(self, row: str) -> Run:
-        """The run of a method."""
+        """The run of a method; what is kept of it where its folder is not there."""
         prefix = "figures-" if self.is_smoke else ""
-        return Run(self.out / f"{prefix}{self.data_name}-{self.model_name}-{row}-s{self.seed}")
+        run = Run(self.out / f"{prefix}{self.data_name}-{self.model_name}-{row}-s{self.seed}")
+        kept = None if run.path.exists() else kept_run((self.kept, KEPT), run.path.name)
+        return kept or run
 
     def tasks(self, study: str, rows: Sequence[str]) -> list[Task]:
         """What is left to train: short runs at the small scale; at the full one, runs of a table must be there."""

@@ -12,7 +12,7 @@ from probmargin.data.dataset import DataSet
 from probmargin.data.loader import load
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.methods.method import Method
-from probmargin.reporting.cells import verdicts
+from probmargin.reporting.cells import deviation, is_finished, verdicts
 from probmargin.reporting.spec import ColumnSpec
 from probmargin.runs.run import Run
 from probmargin.training.guards import TrainingStopped
@@ -80,7 +80,7 @@ class Task:
         record = self.run.record
         found = tuple(record.get(key) for key in ("recipe_hash", "seed", "data", "model", "label_noise"))
         own = (self.recipe.hash(), self.seed, self.data, self.model, self.label_noise)
-        return found == own and "train_seconds" in record
+        return found == own and is_finished(record) and deviation(record) is None
 
     @property
     def is_judged(self) -> bool:
@@ -114,6 +114,8 @@ def attempt(task: Task, reporter: Reporter | None = None) -> Outcome:
 
 def carry_out(task: Task, reporter: Reporter) -> dict[str, Any]:
     """Train what is not trained, judge what is not judged, and return the record."""
+    if task.run.record_path.exists() and (reason := deviation(task.run.record)):
+        raise UsageError(f"{task.run.path} is not the run that is wanted: {reason}; give another --out")
     if not task.is_trained:
         _train(task, reporter)
     if not task.is_judged:
@@ -148,27 +150,24 @@ def _train(task: Task, reporter: Reporter) -> None:
 
 
 def _judge(task: Task, reporter: Reporter) -> None:
-    """Judge by one protocol after the other, the main one last: its results are the run's own.
+    """Judge by one protocol after the other, the main one last: its results are the run's own, the others stand apart.
 
     Attacks that were carried out before are read back from the run's folder.
     """
     main = task.columns[0].protocol
     names = dict.fromkeys(column.protocol for column in task.columns)
-    others = dict(task.run.record.get("evaluations") or {})
     for name in [*(name for name in names if name != main), main]:
         columns = [column for column in task.columns if column.protocol == name]
+        firsts = [column.first for column in columns if column.attack == "aa"]
         request = EvaluationRequest(
             run=task.run.path,
             data=task.data,
             data_dir=task.data_dir,
-            attacks=tuple(column.attack for column in columns),
-            aa_examples=next((column.first for column in columns if column.first), None),
+            attacks=tuple(dict.fromkeys(column.attack for column in columns)),
+            aa_examples=None if None in firsts else max((first for first in firsts if first), default=None),
             protocol=None if name == "custom" else name,
             eps=repr(columns[0].eps) if name == "custom" else None,
             norm=columns[0].norm if name == "custom" else None,
             device=task.device,
         )
-        results, _ = evaluate_subject(request, log=reporter.say)
-        if name != main:
-            others[name] = results
-            task.run.update_record(evaluations=others)
+        evaluate_subject(request, log=reporter.say)

@@ -10,7 +10,7 @@ from probmargin.reporting.spec import ColumnSpec, RowSpec, TableSpec
 Record = Mapping[str, Any]
 
 _ONE_RUN = ("data_fingerprint", "model_settings", "validation", "label_noise", "precision")
-"""What the records of a cell must agree in, beside recipe, data and model: they differ in the seed alone."""
+"""What the records of a cell must agree in, beside recipe, data, model and processes: they differ in the seed alone."""
 _UNSET = object()
 
 
@@ -29,6 +29,31 @@ def differing(found: Any, wanted: Any, path: str = "") -> Iterator[str]:
         yield f"{path} is {ours}, not {theirs}"
 
 
+def deviation(record: Record) -> str | None:
+    """How a run's training departs from its recipe alone; None where it does not."""
+    origin: Record = record.get("forked_from") or {}
+    if record.get("checkpoint") or origin.get("checkpoint"):
+        return "it started from the weights of another training (--checkpoint)"
+    settings: Record = record.get("model_settings") or {}
+    if settings.get("mean_std"):
+        return "its network normalises its images (--normalize)"
+    processes, is_synced = _processes(record)
+    if (processes > 1 and not is_synced) or origin.get("processes"):
+        return "it was trained by several processes, each with a batch norm of its own (no --sync-bn)"
+    return None
+
+
+def _processes(record: Record) -> tuple[int, bool]:
+    """How many processes trained a run, and whether they shared their batch norm."""
+    processes = int(record.get("processes") or 1)
+    return processes, processes > 1 and bool(record.get("sync_bn"))
+
+
+def is_finished(record: Record) -> bool:
+    """Has a run come to the end of its training? A stopped or half-trained one has no time."""
+    return record.get("train_seconds") is not None
+
+
 @dataclass
 class RowRecords:
     """The records of a row by seed, and why others were refused."""
@@ -38,18 +63,22 @@ class RowRecords:
     refused: list[str] = field(default_factory=list)
 
     def offer(self, record: Record, table: TableSpec) -> None:
-        """Take a record or note why not; of the same run offered twice the first counts."""
+        """Take a record or note why not; of several with one seed the one that fills most columns counts."""
+        seed = record.get("seed")
         reason = self._objection(record, table)
-        name, seed = record.get("id"), record.get("seed")
-        if reason is None and seed in self.by_seed:
-            taken = self.by_seed[seed]["id"]
-            if taken == name:
-                return
-            reason = f"seed {seed} is already there as {taken}"
-        if reason is not None:
-            self.refused.append(f"record {name} refused: {reason}")
-        elif isinstance(seed, int):
-            self.by_seed[seed] = record
+        if reason is not None or not isinstance(seed, int):
+            self._refuse(record, reason or "it has no seed")
+            return
+        taken = self.by_seed.get(seed)
+        best = record
+        if taken is not None:
+            best, other = (record, taken) if _filled(record, table) > _filled(taken, table) else (taken, record)
+            if best["id"] != other["id"]:
+                self._refuse(other, f"seed {seed} is already there as {best['id']}")
+        self.by_seed[seed] = best
+
+    def _refuse(self, record: Record, reason: str) -> None:
+        self.refused.append(f"record {record.get('id')} refused: {reason}")
 
     def _objection(self, record: Record, table: TableSpec) -> str | None:
         """Why a record is not the row's, or does not go with those already there."""
@@ -66,14 +95,24 @@ class RowRecords:
             return f"its recipe_hash is {record.get('recipe_hash')}, but its recipe's is {own}"
         if record.get("validation") or record.get("label_noise"):
             return "it was trained with held-out images or wrong labels"
-        return None
+        return deviation(record) or (None if is_finished(record) else "training is not finished")
 
     def _disagreement(self, record: Record) -> str | None:
-        for other in self.by_seed.values():
-            ours, theirs = ({key: entry.get(key) for key in _ONE_RUN} for entry in (record, other))
-            for line in differing(ours, theirs):
+        for seed, other in self.by_seed.items():
+            if seed == record.get("seed"):
+                continue
+            for line in differing(_training(record), _training(other)):
                 return f"beside {other['id']} it differs in more than the seed: {line}"
         return None
+
+
+def _training(record: Record) -> dict[str, Any]:
+    """What the records of a cell agree in."""
+    return {**{key: record.get(key) for key in _ONE_RUN}, "processes": _processes(record)[0]}
+
+
+def _filled(record: Record, table: TableSpec) -> int:
+    return sum(bool(verdicts(record, column)[0]) for column in table.columns)
 
 
 def belongs(record: Record, row: RowSpec, table: TableSpec) -> bool:
@@ -94,30 +133,60 @@ def sort_records(table: TableSpec, records: Sequence[Record]) -> dict[str, RowRe
     return rows
 
 
-def evaluation_of(record: Record, protocol: str) -> Mapping[str, Any]:
-    """A record's evaluation under a protocol; empty where there is none."""
-    own: Mapping[str, Any] = record.get("evaluation") or {}
-    if own.get("protocol") == protocol:
-        return own
+def evaluations(record: Record) -> list[Mapping[str, Any]]:
+    """Everything a run was judged by: the latest evaluation first, then those under other conditions."""
     others: Mapping[str, Mapping[str, Any]] = record.get("evaluations") or {}
-    return others.get(protocol, {})
+    return [found for found in (record.get("evaluation"), *others.values()) if found]
+
+
+def judged(record: Record, column: ColumnSpec) -> tuple[Mapping[str, Any], str]:
+    """The evaluation that has a column's verdicts, or an empty one and why there is none."""
+    found = [entry for entry in evaluations(record) if entry.get("protocol") == column.protocol]
+    # What the protocol itself asks for goes before what was tried with another seed or search precision.
+    found.sort(key=lambda entry: (column.attack not in entry, entry.get("seed") or 0, entry.get("search") is not None))
+    reasons = []
+    for entry in found:
+        reason = _shortcoming(record, entry, column)
+        if not reason:
+            return entry, ""
+        reasons.append(reason)
+    return {}, reasons[0] if reasons else f"{column.attack} was not evaluated under protocol {column.protocol}"
+
+
+def _shortcoming(record: Record, evaluation: Mapping[str, Any], column: ColumnSpec) -> str:
+    """Why an evaluation cannot fill a column; "" where it can."""
+    entry = evaluation.get(column.attack)
+    if not entry:
+        return f"{column.attack} was not evaluated under protocol {column.protocol}"
+    wanted = {"norm": column.norm, "eps": column.eps}
+    # What either side does not say, as in records of before it was written down, is not compared.
+    for key in ("data", "data_fingerprint", "weights"):
+        if record.get(key) is not None and evaluation.get(key) is not None:
+            wanted[key] = record[key]
+    for line in differing({key: evaluation.get(key) for key in wanted}, wanted):
+        hint = ", so it was judged before its training ended" if line.startswith("weights") else ""
+        return f"{column.attack} refused: {line}{hint}"
+    if entry.get("is_standard") is False:
+        return f"{column.attack} refused: {entry.get('label') or 'not the standard AutoAttack'}"
+    return _miscount(str(entry["correct"]), evaluation.get("test_images"), column)
+
+
+def _miscount(correct: str, total: int | None, column: ColumnSpec) -> str:
+    """Why verdicts are not of the images a column asks for; "" where they are."""
+    if column.first is not None:
+        few = len(correct) < min(column.first, total or column.first)
+        return f"{column.attack} looked at {len(correct):,} images, not {column.first:,}" if few else ""
+    if not total:
+        return f"{column.attack} refused: its evaluation does not say how many test images there are"
+    if len(correct) != total:
+        return f"{column.attack} looked at {len(correct):,} of {total:,} images; see --aa-examples"
+    return ""
 
 
 def verdicts(record: Record, column: ColumnSpec) -> tuple[str, str]:
     """A column's verdict of each image as 0 and 1, or "" and why there is none."""
-    evaluation = evaluation_of(record, column.protocol)
-    entry = evaluation.get(column.attack)
-    if not entry:
-        return "", f"{column.attack} was not evaluated under protocol {column.protocol}"
-    found = {"norm": evaluation.get("norm"), "eps": evaluation.get("eps")}
-    for line in differing(found, {"norm": column.norm, "eps": column.eps}):
-        return "", f"{column.attack} refused: {line}"
-    correct, total = str(entry["correct"]), int(evaluation.get("test_images", 0))
-    if column.first is None and total and len(correct) != total:
-        return "", f"{column.attack} looked at {len(correct):,} of {total:,} images; see --aa-examples"
-    if column.first is not None and len(correct) < min(column.first, total or column.first):
-        return "", f"{column.attack} looked at {len(correct):,} images, not {column.first:,}"
-    return correct[: column.first], ""
+    evaluation, reason = judged(record, column)
+    return (str(evaluation[column.attack]["correct"])[: column.first], "") if evaluation else ("", reason)
 
 
 class ColumnProtocol:
@@ -126,19 +195,32 @@ class ColumnProtocol:
     def __init__(self, column: ColumnSpec) -> None:
         self.column = column
         self.first: tuple[str, dict[str, Any]] | None = None
+        self.precisions: dict[str, str] = {}
+        """What searches computed in, each with the first record that says so."""
 
     def objection(self, record: Record) -> str | None:
-        """Why a record does not go with the ones before it."""
-        evaluation = evaluation_of(record, self.column.protocol)
+        """Why a record that has the column does not go with the ones before it."""
+        evaluation, _ = judged(record, self.column)
+        entry = evaluation[self.column.attack]
         facts = {
             "seed of the evaluation": evaluation.get("seed"),
-            "attack": evaluation[self.column.attack].get("attack"),
+            "attack": entry.get("attack"),
             "data_fingerprint": record.get("data_fingerprint"),
+            "test_images": evaluation.get("test_images"),
         }
         if self.first is None:
             self.first = (str(record["id"]), facts)
-            return None
         name, wanted = self.first
         for line in differing(facts, wanted):
             return f"{self.column.attack} refused: {line} as in {name}"
+        if entry.get("search_precision"):
+            self.precisions.setdefault(str(entry["search_precision"]), str(record["id"]))
         return None
+
+    @property
+    def remark(self) -> str:
+        """What a reader must know of the column: searches of several precisions stand in it; "" for one."""
+        if len(self.precisions) < 2:
+            return ""
+        found = ", ".join(f"{precision} (as in {name})" for precision, name in self.precisions.items())
+        return f"{self.column.label} was searched in {found}; every break is confirmed in float32."

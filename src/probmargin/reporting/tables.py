@@ -1,7 +1,7 @@
 """Records into a table: means over seeds, the paper's numbers beside them, paired comparisons, what is missing."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probmargin.core.stats import agreement_bound, mean_std, wilson_interval
 from probmargin.reporting.cells import ColumnProtocol, Record, RowRecords, sort_records, verdicts
@@ -167,6 +167,8 @@ def build_table(spec: TableSpec, records: Sequence[Record], failures: Mapping[st
             found = compare(contrast, column, {row: verdicts[place] for row, verdicts in cells.items()})
             if found is not None and not column.is_part:
                 comparisons.append(found)
+    remarks = [spec.remark, *(protocol.remark for column, protocol in protocols.items() if not column.is_part)]
+    spec = replace(spec, remark=" ".join(filter(None, remarks)))
     return Table(spec, lines, tuple(comparisons), tuple(judge(claim, spec.columns, cells) for claim in spec.claims))
 
 

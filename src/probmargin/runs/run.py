@@ -35,6 +35,11 @@ class Run:
         return self.path / "metrics.jsonl"
 
     @property
+    def dynamics_path(self) -> Path:
+        """What each training example did, epoch by epoch, where that was asked for."""
+        return self.path / "dynamics.npz"
+
+    @property
     def record_path(self) -> Path:
         """Seed, commit, hardware, versions, times, evaluation."""
         return self.path / "record.json"

@@ -1,11 +1,15 @@
 """TensorBoard: scalars and histograms of an epoch."""
 
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from probmargin.reporting.dynamics import areas
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 BINS = 64
 
@@ -14,9 +18,14 @@ class Board:
     """Writes events.* into a run's folder; readers drop what an earlier start wrote from this epoch on."""
 
     def __init__(self, folder: Path, epoch: int) -> None:
+        self._folder, self._epoch = folder, epoch
+
+    @cached_property
+    def _writer(self) -> "SummaryWriter":
+        """Made for the first epoch: a run that has none left to train gets no empty file."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder), purge_step=epoch)
+        return SummaryWriter(str(self._folder), purge_step=self._epoch)
 
     def epoch(self, metrics: dict[str, Any], **histograms: npt.NDArray[Any]) -> None:
         """Write an epoch's metrics, nested ones under their group's name, and its histograms.
@@ -38,4 +47,5 @@ class Board:
 
     def close(self) -> None:
         """Finish the file."""
-        self._writer.close()
+        if "_writer" in vars(self):
+            self._writer.close()

@@ -136,4 +136,11 @@ def _best_state(fork: Fork, epochs: int) -> Checkpoint:
 
 def described(fork: Fork) -> dict[str, Any]:
     """What the new run's record says of its origin."""
-    return {"run": fork.run.path.name, "epoch": fork.epochs, "recipe_hash": fork.run.record.get("recipe_hash")}
+    record = fork.run.record
+    origin = {"run": fork.run.path.name, "epoch": fork.epochs, "recipe_hash": record.get("recipe_hash")}
+    # How the other run came by its state is part of this one.
+    further = record.get("forked_from") or {}
+    checkpoint = record.get("checkpoint") or further.get("checkpoint")
+    has_shares = (record.get("processes") or 1) > 1 and not record.get("sync_bn")
+    processes = record["processes"] if has_shares else further.get("processes")
+    return origin | {key: value for key, value in (("checkpoint", checkpoint), ("processes", processes)) if value}
