@@ -14,10 +14,10 @@ from probmargin.experiments import catalogue, grid, reproduce as module, work
 from probmargin.experiments.experiment import Column, Experiment, Row
 from probmargin.experiments.figure1c import FIGURE1C
 from probmargin.experiments.grid import full_recipe
+from probmargin.experiments.records import failures
 from probmargin.experiments.reproduce import ReproduceRequest, dry_run, make_plan, render, reproduce
 from probmargin.experiments.study import Bench
 from probmargin.experiments.table2 import TABLE2
-from probmargin.experiments.work import Outcome
 from probmargin.runs.run import Run
 from probmargin.training.progress import Reporter
 from probmargin.training.request import TrainRequest
@@ -209,16 +209,30 @@ def test_a_warm_started_run_in_the_folder_is_not_taken() -> None:
 
 
 def test_the_half_whose_data_is_there_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = [replace(make_plan(request())[0].task, id=name, data=name) for name in ("svhn", "digits")]
+    tasks = [replace(make_plan(request())[0].task, id=f"{name}-s1", data=name) for name in ("svhn", "digits")]
     begun: list[str] = []
     monkeypatch.setattr(module, "run_in_turn", lambda tasks, *_: begun.extend(task.id for task in tasks))
-    received: list[Outcome] = []
-    module._execute(tasks, request(data_dir=Path("empty")), received.append, lambda _: None)
-    assert begun == ["digits"]
-    assert [(outcome.id, outcome.record) for outcome in received] == [("svhn", None)]
-    assert received[0].reason.startswith("no data: ")
+    said: list[str] = []
+    failed = module._carry_out(tasks, request(data_dir=Path("empty")), said.append, keep=False)
+    assert begun == ["digits-s1"]
+    assert [outcome.id for outcome in failed] == ["svhn-s1"]
+    assert len(said) == 1
+    assert said[0].startswith("1 runs on svhn are left out: ")
+    assert failures(Path("runs/reproduce"))["svhn-s1"].startswith("no data: ")
     with pytest.raises(UsageError, match="svhn"):
-        module._execute(tasks[:1], request(data_dir=Path("empty")), received.append, lambda _: None)
+        module._carry_out(tasks[:1], request(data_dir=Path("empty")), said.append, keep=False)
+
+
+def test_a_record_of_before_is_kept_when_that_is_asked_for_later() -> None:
+    go()
+    assert go(keep_records=Path("kept"))[1] == []
+    copy = Path(f"kept/{ID}.json")
+    assert json.loads(copy.read_text(encoding="utf-8")) == run().record
+    assert Path(f"kept/{ID}.metrics.jsonl").exists()
+    copy.write_text(copy.read_text(encoding="utf-8").rstrip(), encoding="utf-8")
+    before = copy.read_bytes()
+    go(keep_records=Path("kept"))
+    assert copy.read_bytes() == before, "what is kept is left as it is"
 
 
 def test_curves_are_kept_with_records_and_figures_find_them() -> None:

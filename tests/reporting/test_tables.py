@@ -100,7 +100,7 @@ def test_the_records_of_a_cell_differ_in_the_seed_alone() -> None:
         ({"eps": 0.031}, "eps is 0.031, not 0.03137"),
         ({"norm": "L2"}, "norm is 'L2', not 'Linf'"),
         ({"protocol": "official-1000"}, "was not evaluated under protocol standard"),
-        ({"seed": 1}, "seed of the evaluation is 1, not 0 as in blobs-net-at-s1"),
+        ({"seed": 1}, "seed of the evaluation is 1, not 0"),
         ({"aa": {"correct": "1000", "attack": {"name": "aa", "eps": 0.1}}}, "attack.eps is 0.1, not 0.03"),
         ({"aa": {"correct": "10", "attack": {"name": "aa", "eps": EPS}}}, "aa looked at 2 of 4 images"),
     ],

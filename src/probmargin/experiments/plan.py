@@ -25,6 +25,8 @@ class Planned:
     is_done: bool
     state: str
     """In words."""
+    record: Record | None = None
+    """Of a run that is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +93,7 @@ def _plan_run(grid: Grid, name: str, seed: int, place: Place, records: Sequence[
     )
     record, lacking = _record_of(grid, name, seed, records)
     if record is not None and not lacking:
-        return Planned(name, task, True, f"done: record {record['id']}")
+        return Planned(name, task, True, f"done: record {record['id']}", record)
     if task.is_trained:
         return Planned(name, task, False, "trained, to be judged")
     if epochs := _progress(task.run):

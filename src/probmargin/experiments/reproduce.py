@@ -165,9 +165,19 @@ def reproduce(request: ReproduceRequest, say: Say) -> list[Outcome]:
     for entry in planned:
         if entry.is_done:
             say(f"{entry.task.id}: skipped, {entry.state}")
+    _keep_done(planned, request)
     failed = _carry_out([entry.task for entry in planned if not entry.is_done], request, say, keep=True)
     render(request, say)
     return failed
+
+
+def _keep_done(planned: Sequence[Planned], request: ReproduceRequest) -> None:
+    """Copy records of before, and their runs' curves, to where records are to be kept and are not yet."""
+    for entry in planned:
+        if request.keep_records is not None and entry.record is not None:
+            if not (request.keep_records / f"{entry.record['id']}.json").exists():
+                keep_record(request.keep_records, entry.record)
+                keep_curves(request.keep_records, Run(request.out / str(entry.record["id"])))
 
 
 def _carry_out(tasks: Sequence[Task], request: ReproduceRequest, say: Say, *, keep: bool) -> list[Outcome]:
@@ -186,39 +196,42 @@ def _carry_out(tasks: Sequence[Task], request: ReproduceRequest, say: Say, *, ke
             failed.append(outcome)
             say(f"{outcome.id}: failed: {outcome.reason}")
 
-    _execute(tasks, request, receive, say)
+    missing = _missing_data(tasks, request)
+    for data, reason in missing.items():
+        lost = [Outcome(task.id, reason=f"no data: {reason}") for task in tasks if task.data == data]
+        for outcome in lost:
+            note_failure(request.out, outcome.id, outcome.reason)
+        failed += lost
+        say(f"{len(lost)} runs on {data} are left out: {reason}")
+    _execute([task for task in tasks if task.data not in missing], request, receive, say)
     return failed
 
 
 def _execute(tasks: Sequence[Task], request: ReproduceRequest, receive: Callable[[Outcome], None], say: Say) -> None:
     if not tasks:
         return
-    ready = _with_data(tasks, request, receive)
     try:
-        _start(ready, request, receive, say)
+        _start(tasks, request, receive, say)
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(AGAIN) from None
 
 
-def _with_data(tasks: Sequence[Task], request: ReproduceRequest, receive: Callable[[Outcome], None]) -> Sequence[Task]:
-    """The tasks whose data is there, or was fetched, before the first run; a cluster has its own.
+def _missing_data(tasks: Sequence[Task], request: ReproduceRequest) -> dict[str, str]:
+    """Data that is not there and cannot be fetched, found once before the first run; a cluster has its own.
 
-    Where some of it is missing, the runs that need it have failed; where all is, nothing is begun.
+    Where all of it is missing nothing is begun.
     """
     if request.executor == "ray" and request.address is not None:
-        return tasks
-    missing: dict[str, UsageError] = {}
+        return {}
+    missing: dict[str, str] = {}
     for data, data_dir in dict.fromkeys((task.data, task.data_dir) for task in tasks):
         try:
             load(data, data_dir, download=request.download)
         except UsageError as error:
-            missing[data] = error
-    if len(missing) == len({task.data for task in tasks}):
-        raise next(iter(missing.values()))
-    for task in tasks:
-        if task.data in missing:
-            receive(Outcome(task.id, reason=f"no data: {missing[task.data]}"))
-    return [task for task in tasks if task.data not in missing]
+            missing[data] = str(error)
+    if missing and len(missing) == len({task.data for task in tasks}):
+        raise UsageError(next(iter(missing.values())))
+    return missing
 
 
 def _start(tasks: Sequence[Task], request: ReproduceRequest, receive: Callable[[Outcome], None], say: Say) -> None:

@@ -166,6 +166,8 @@ def _shortcoming(record: Record, evaluation: Mapping[str, Any], column: ColumnSp
     for line in differing({key: evaluation.get(key) for key in wanted}, wanted):
         hint = ", so it was judged before its training ended" if line.startswith("weights") else ""
         return f"{column.attack} refused: {line}{hint}"
+    if evaluation.get("seed"):
+        return f"{column.attack} refused: seed of the evaluation is {evaluation['seed']}, not 0"
     if entry.get("is_standard") is False:
         return f"{column.attack} refused: {entry.get('label') or 'not the standard AutoAttack'}"
     return _miscount(str(entry["correct"]), evaluation.get("test_images"), column)
@@ -203,7 +205,6 @@ class ColumnProtocol:
         evaluation, _ = judged(record, self.column)
         entry = evaluation[self.column.attack]
         facts = {
-            "seed of the evaluation": evaluation.get("seed"),
             "attack": entry.get("attack"),
             "data_fingerprint": record.get("data_fingerprint"),
             "test_images": evaluation.get("test_images"),
