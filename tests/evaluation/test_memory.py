@@ -1,5 +1,9 @@
 """Memory: chunks are halved where it ends, and no more than the images is kept."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from autoattack_helpers import linear_task, small_budget
@@ -180,3 +184,20 @@ def test_a_model_that_does_not_stand_another_layout_is_judged_as_it_is() -> None
     torch.testing.assert_close(other(x), usual.eval()(x))
     assert usual.conv.weight.is_contiguous()
     assert "worst_case" in evaluate(viewing, x, labels, attacks=["nat", "pgd-2"])
+
+
+IMAGE_BYTES = 3 * 64 * 64 * 4
+
+
+def peak(count: int, kind: str) -> int:
+    script = Path(__file__).with_name("peak_memory.py")
+    result = subprocess.run([sys.executable, str(script), str(count), kind], capture_output=True, text=True, check=True)
+    return int(result.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "copies", "few"), [("evaluation", 1, 150), ("ensemble", 2, 80)])
+def test_ten_times_the_images_take_no_more_memory_than_they_fill(kind: str, copies: int, few: int) -> None:
+    """An ensemble also returns its adversarial images; some is left for verdicts and for how memory is handed out."""
+    growth = peak(10 * few, kind) - peak(few, kind)
+    assert growth <= 1.15 * copies * 9 * few * IMAGE_BYTES
