@@ -36,7 +36,7 @@ mutants: setup
 	$(BIN)/python tests/mutants/run.py
 
 bench: setup
-	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks $(RUN)
 
 docs: setup
 	$(BIN)/python docs/errors.py

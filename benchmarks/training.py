@@ -10,6 +10,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from probmargin.engine.environment import commit, hardware, versions
 from probmargin.engine.files import write_json
 from probmargin.methods.resolve import resolve
 from probmargin.models.build import build_model
+from probmargin.training.examples import empty_examples
 from probmargin.training.fast import FastNetwork, GraphStepper
 from probmargin.training.state import NUM_SUMS, TrainState
 from probmargin.training.stepper import Chosen, Stepper
@@ -75,10 +77,25 @@ def _refuse(text: str) -> None:
     raise SystemExit(f"not the fast path: {text}")
 
 
-def fast_rate(
-    method: str, name: str, data: Any, options: argparse.Namespace, device: torch.device
-) -> tuple[float, float, float]:
-    """The fast path's speed, the seconds until its first step was done, and peak memory in GiB."""
+@dataclass(frozen=True)
+class Fast:
+    """Steps of the fast path on one batch size."""
+
+    step: Callable[[], None]
+    stepper: Stepper
+
+
+def fast_steps(
+    method: str,
+    name: str,
+    data: Any,
+    options: argparse.Namespace,
+    device: torch.device,
+    *,
+    notes_examples: bool = True,
+    counts_steps: bool = False,
+) -> Fast:
+    """What `probmargin train` runs: compiled and captured on CUDA; with `counts_steps`, as under --dynamics."""
     precision: Precision = "bf16" if device.type == "cuda" else "fp32"
     set_precision(precision)
     torch.backends.cudnn.benchmark = True
@@ -87,10 +104,9 @@ def fast_rate(
     model = build_model(name, num_classes=10, in_channels=data.images.shape[1], seed=0).to(device).train()
     state = TrainState.fresh(model, recipe)
     state.sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device=device)
+    state.examples = empty_examples(len(data), device) if notes_examples else None
     stepper: Stepper
-    began = time.perf_counter()
     if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
         mode: CompileMode = options.compile
         network = FastNetwork(model, precision, mode, image_shape=data.images.shape[1:])
         network.runs_beside = not options.one_stream
@@ -101,6 +117,7 @@ def fast_rate(
         stepper = Stepper(
             FastNetwork(model, precision, "off", image_shape=data.images.shape[1:]), state, data, recipe.augment, 0
         )
+    stepper.counts_steps = counts_steps
     draw, pad = torch.Generator().manual_seed(0), recipe.augment.pad
     positions = [torch.randint(len(data), (options.batch_size,), generator=draw).to(device) for _ in range(16)]
     most = torch.tensor([2 * pad + 1, 2 * pad + 1, 2])
@@ -112,13 +129,25 @@ def fast_rate(
         stepper(now, 99, 0.001, Chosen(positions[count % 16], shifts[count % 16]))
         count += 1
 
-    step()
+    return Fast(step, stepper)
+
+
+def fast_rate(
+    method: str, name: str, data: Any, options: argparse.Namespace, device: torch.device
+) -> tuple[float, float, float]:
+    """The fast path's speed, the seconds until its first step was done, and peak memory in GiB."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    fast = fast_steps(method, name, data, options, device)
+    fast.step()
     if device.type == "cuda":
         torch.cuda.synchronize()
     ready = time.perf_counter() - began
-    speed = rate(step, options.batch_size, options.seconds, device)
+    speed = rate(fast.step, options.batch_size, options.seconds, device)
     memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
-    if not torch.isfinite(state.sums[1]):
+    sums = fast.stepper.state.sums
+    if sums is None or not torch.isfinite(sums[1]):
         raise SystemExit(f"{method} on {name}: the loss is not a number")
     return speed, ready, memory
 

@@ -1,0 +1,50 @@
+"""What `make bench` runs, and what the benchmark of --dynamics says."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page_blocks import ROOT
+
+MOST_SLOWED = 0.03
+"""What --dynamics may cost a step."""
+
+
+def module(name: str, *arguments: str) -> str:
+    command = [sys.executable, "-m", name, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_make_bench_runs_training_autoattack_and_dynamics() -> None:
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nbench:")[2].partition("\n\n")[0]
+    assert "python -m benchmarks $(RUN)" in recipe
+    lines = module("benchmarks", "--dry-run", "--device", "cpu").splitlines()
+    assert [line.split()[2] for line in lines] == [
+        f"benchmarks.{name}" for name in ("training", "evaluation", "dynamics")
+    ]
+    assert ["--digits" in line for line in lines] == [True, False, True]
+    named = module("benchmarks", "runs/a", "--data-dir", "data", "--dry-run", "--device", "cpu")
+    assert "benchmarks.evaluation runs/a --num-examples 500 --device cpu --data-dir data" in named
+
+
+def test_the_record_keeps_dynamics_within_its_bound() -> None:
+    record: dict[str, Any] = json.loads((ROOT / "results" / "bench-dynamics-digits.json").read_text(encoding="utf-8"))
+    assert {"at", "mail-trades"} <= {row["method"] for row in record["rows"]}
+    for row in record["rows"]:
+        assert row["slower_than_without"] <= MOST_SLOWED, row
+        assert row["slower_with_the_epochs_end"] <= MOST_SLOWED, row
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_dynamics_measures_three_kinds_of_steps(tmp_path: Path) -> None:
+    out = tmp_path / "bench.json"
+    said = module(
+        "benchmarks.dynamics", "--digits", "--device", "cpu", "--rounds", "2", "--methods", "at", "--out", str(out)
+    )
+    (row,) = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    assert row["method"] == "at"
+    assert all(row[f"milliseconds_{kind}"] > 0 for kind in ("bare", "without", "with"))
+    assert len(said.splitlines()) == 2
