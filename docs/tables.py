@@ -57,7 +57,7 @@ def autoattack() -> str:
     second = _attack_seconds(whole["seconds"], whole["seconds_by_step"])
     left = early["rows"][-1]["robust_accuracy"], whole["robust_accuracy"]
     return (
-        f"{first}, {left[0]:.2%} robust after ten epochs of AT;\n"
+        f"{first}, {left[0]:.2%} robust after ten epochs of AT; "
         f"{second}, {left[1]:.2%} robust after 100 epochs of MAIL-TRADES.\n"
     )
 
