@@ -18,7 +18,9 @@ from probmargin.experiments.records import failures
 from probmargin.experiments.reproduce import ReproduceRequest, dry_run, make_plan, render, reproduce
 from probmargin.experiments.study import Bench
 from probmargin.experiments.table2 import TABLE2
+from probmargin.reporting.cells import evaluations
 from probmargin.runs.run import Run
+from probmargin.training.loop import Interrupted
 from probmargin.training.progress import Reporter
 from probmargin.training.request import TrainRequest
 from probmargin.training.train import train
@@ -209,6 +211,7 @@ def test_a_warm_started_run_in_the_folder_is_not_taken() -> None:
 
 
 def test_the_half_whose_data_is_there_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PROBMARGIN_DATA", raising=False)
     tasks = [replace(make_plan(request())[0].task, id=f"{name}-s1", data=name) for name in ("svhn", "digits")]
     begun: list[str] = []
     monkeypatch.setattr(module, "run_in_turn", lambda tasks, *_: begun.extend(task.id for task in tasks))
@@ -233,6 +236,41 @@ def test_a_record_of_before_is_kept_when_that_is_asked_for_later() -> None:
     before = copy.read_bytes()
     go(keep_records=Path("kept"))
     assert copy.read_bytes() == before, "what is kept is left as it is"
+
+
+def test_what_was_judged_later_reaches_the_record_that_is_kept() -> None:
+    go(keep_records=Path("kept"))
+    copy = Path(f"kept/{ID}.json")
+    judge("nat,pgd-3", protocol="standard")
+    assert "pgd-3" not in copy.read_text(encoding="utf-8")
+    go(keep_records=Path("kept"))
+    kept = json.loads(copy.read_text(encoding="utf-8"))
+    assert any("pgd-3" in entry for entry in evaluations(kept))
+
+
+def test_curves_that_a_kill_left_out_are_kept_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(module, "keep_curves", killed)
+        go(keep_records=Path("kept"))
+    curves = Path(f"kept/{ID}.metrics.jsonl")
+    assert Path(f"kept/{ID}.json").exists()
+    assert not curves.exists()
+    assert go(keep_records=Path("kept"))[1] == []
+    assert curves.read_bytes() == run().metrics_path.read_bytes()
+
+
+def test_curves_of_another_training_are_not_put_beside_a_kept_record() -> None:
+    go(keep_records=Path("kept"))
+    curves = Path(f"kept/{ID}.metrics.jsonl")
+    before = curves.read_bytes()
+    run().metrics_path.write_text("{}\n", encoding="utf-8")
+    half = {key: value for key, value in run().record.items() if key not in ("train_seconds", "evaluation")}
+    run().record_path.write_text(json.dumps({**half, "weights": "others"}), encoding="utf-8")
+    assert go(keep_records=Path("kept"))[1] == []
+    assert curves.read_bytes() == before
 
 
 def test_curves_are_kept_with_records_and_figures_find_them() -> None:

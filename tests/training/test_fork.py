@@ -17,6 +17,7 @@ from probmargin.methods.method import Method, Phase
 from probmargin.runs.run import open_run
 from probmargin.training.agreement import recipe_differences
 from probmargin.training.loop import Interrupted
+from probmargin.training.state import TrainState
 
 FORKED_AT = 4
 
@@ -51,6 +52,24 @@ def test_a_fork_equals_training_from_scratch(tmp_path: Path, key: str) -> None:
     assert files[0].keys() == files[1].keys()
     for name, values in files[0].items():
         np.testing.assert_array_equal(values, files[1][name], err_msg=name)
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_fork_killed_before_its_first_epoch_keeps_what_examples_did(tmp_path: Path) -> None:
+    fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,), dynamics=True)
+    origin = f"{tmp_path / 'parent'}@{FORKED_AT}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainState, "restore", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fit(tmp_path / "fork", recipe("mail-at"), fork=origin, dynamics=True)
+    fit(tmp_path / "fork", recipe("mail-at"), resume=True, dynamics=True)
+    fit(tmp_path / "whole", recipe("mail-at"), dynamics=True)
+    found, expected = (np.load(tmp_path / name / "dynamics.npz") for name in ("fork", "whole"))
+    np.testing.assert_array_equal(found["epochs"], expected["epochs"])
+    np.testing.assert_array_equal(found["margin"], expected["margin"])
 
 
 @pytest.mark.parametrize("steps", [2, 3, 4])

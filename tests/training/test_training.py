@@ -13,10 +13,12 @@ from strategies import tiny_net
 from torch import nn
 from training_runs import SMALL, StopAfter, fit, recipe, same
 
+import probmargin.training.train as train_module
 from probmargin import api as pm
 from probmargin.core.errors import UsageError
 from probmargin.methods.method import Phase
 from probmargin.methods.resolve import METHODS, resolve
+from probmargin.reporting.cells import deviation
 from probmargin.runs.run import open_run
 from probmargin.training.loop import Interrupted, TrainingStopped
 from probmargin.training.progress import Reporter
@@ -161,6 +163,37 @@ def test_the_record_lists_the_states_a_run_has_gone_on_from(tmp_path: Path) -> N
     assert open_run(cut).record["resumes"] == places
     fit(cut, recipe(), resume=True)
     assert open_run(cut).record["resumes"] == places, "a finished run is not gone on with"
+
+
+def test_the_record_says_under_what_else_a_run_has_gone_on(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "run", recipe(), reporter=StopAfter(5))
+    run = open_run(tmp_path / "run")
+    assert deviation(run.record) is None
+    run.update_record(precision="bf16", hardware="another", processes=2)
+    fit(tmp_path / "run", recipe(), resume=True)
+    (place,) = open_run(tmp_path / "run").record["resumes"]
+    assert place["precision"] == "fp32"
+    assert place["processes"] == 1
+    assert "CPU" in place["hardware"]
+    assert "sync_bn" not in place
+    run.update_record(processes=1)
+    assert "went on" in str(deviation(open_run(tmp_path / "run").record))
+
+
+def test_a_run_is_finished_once_its_weights_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed between the two, it would pass for finished with an evaluation of other weights."""
+
+    def killed(_: object) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_module, "weights_hash", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fit(tmp_path / "run", recipe())
+    assert "train_seconds" not in open_run(tmp_path / "run").record
+    fit(tmp_path / "run", recipe(), resume=True)
+    assert {"train_seconds", "weights"} <= open_run(tmp_path / "run").record.keys()
 
 
 def test_a_record_of_before_resumes_were_listed_is_gone_on_with(tmp_path: Path) -> None:

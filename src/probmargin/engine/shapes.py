@@ -81,10 +81,14 @@ class Origin(TypedDict):
 
 
 class Place(TypedDict):
-    """A state that a run has gone on from: epochs behind it, and batches of the epoch under way."""
+    """A state that a run has gone on from: epochs behind it, batches of the epoch under way, and what had changed."""
 
     epoch: int
     batch: int
+    hardware: NotRequired[str]
+    precision: NotRequired[str]
+    processes: NotRequired[int]
+    sync_bn: NotRequired[bool]
 
 
 class BestLook(TypedDict):

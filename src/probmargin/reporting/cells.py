@@ -40,6 +40,8 @@ def deviation(record: Record) -> str | None:
     processes, is_synced = _processes(record)
     if (processes > 1 and not is_synced) or origin.get("processes"):
         return "it was trained by several processes, each with a batch norm of its own (no --sync-bn)"
+    if any(key in place for place in record.get("resumes") or [] for key in ("precision", "processes", "sync_bn")):
+        return "it went on in another precision, or by another number of processes, than it began"
     return None
 
 

@@ -15,9 +15,13 @@ from probmargin.engine.files import append_json_line, write_json, written_aside
 from probmargin.methods.method import Method
 from probmargin.runs.run import Run
 from probmargin.training.agreement import differences
+from probmargin.training.examples import Dynamics
 from probmargin.training.fork import Fork, Legacy, check_fork, described, legacy_of
 from probmargin.training.progress import Reporter
 from probmargin.training.validation import Validation
+
+_CONDITIONS = ("hardware", "precision", "processes", "sync_bn")
+"""What a run may be gone on under that it did not begin under; the record says so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,8 @@ class Beginning:
     validation: Validation | None = None
     wrong_labels: dict[str, torch.Tensor] | None = None
     """Arrays of label_noise.npz."""
+    dynamics: Dynamics | None = None
+    """With what the run that this one branches off from has kept."""
 
     def open(self, reporter: Reporter) -> Checkpoint | None:
         """Claim or reopen the folder; return the state to go on from, None for a fresh start."""
@@ -53,6 +59,9 @@ class Beginning:
         if self.fork is None or legacy is None:
             return None
         reporter.say(f"forked from {self.fork.state_path.name} of {self.fork.run.path}")
+        if self.dynamics is not None:
+            # Before the state: once that is there, a start that was killed goes on without asking the other run again.
+            self.dynamics.write()
         return legacy.hand_over(self.run, self.method, self.fork.state_path.name)
 
     def _is_claimed(self) -> bool:
@@ -129,7 +138,9 @@ class Beginning:
             reporter.say(f"{run.path} is finished: it stopped early after {saved.facts['epoch']} epochs")
         else:
             place = {key: saved.facts[key] for key in ("epoch", "batch")}
-            run.update_record(resumes=[*run.record.get("resumes", []), place])
+            now = {key: self.environment[key] for key in _CONDITIONS}
+            changed = {key: value for key, value in now.items() if value != run.record.get(key)}
+            run.update_record(resumes=[*run.record.get("resumes", []), place | changed])
             reporter.say(f"going on from {path.name} of {run.path}")
         return saved
 

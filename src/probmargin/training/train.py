@@ -27,7 +27,7 @@ from probmargin.training.distributed import check_shares, with_sync_bn
 from probmargin.training.examples import Dynamics, empty_examples
 from probmargin.training.feed import Placement, check_placement, place
 from probmargin.training.folder import Beginning
-from probmargin.training.fork import parse_fork
+from probmargin.training.fork import Fork, parse_fork
 from probmargin.training.guards import (
     check_batch,
     check_every_epoch,
@@ -120,6 +120,8 @@ class _Training:
             "checkpoint": self._checkpoint(),
         }
         validation, monitors = self._validation(), self._monitors()
+        fork = parse_fork(self.request.fork) if self.request.fork else None
+        dynamics = self._dynamics(fork)
         beginning = Beginning(
             run=self.run,
             method=self.method,
@@ -128,13 +130,13 @@ class _Training:
             num_examples=len(self.images.train),
             shapes={name: tensor.shape for name, tensor in model.state_dict().items()},
             resume=self.request.resume,
-            fork=parse_fork(self.request.fork) if self.request.fork else None,
+            fork=fork,
             validation=validation,
             wrong_labels=self.images.wrong_labels,
+            dynamics=dynamics,
         )
         if self.request.sync_bn and self.world.size > 1:
             model = with_sync_bn(model, self.device)
-        dynamics = self._dynamics(beginning)
         saved = self.world.from_writer(lambda: beginning.open(self.reporter))
         state = TrainState.fresh(model.to(self.device), self.method)
         state.examples = empty_examples(len(self.images.train), self.device)
@@ -152,11 +154,7 @@ class _Training:
             board=Board(self.run.path, state.epoch) if self.world.is_writer else None,
         )
         self._fit(state, watchers)
-        model = _trained(state)
-        if self.world.is_writer:
-            # An evaluation of an earlier state is told by these.
-            self.run.update_record(weights=weights_hash(model))
-        return self.run, model
+        return self.run, _trained(state)
 
     def _introduce(self) -> None:
         """Say what is imported and what the data is like, before time is spent."""
@@ -232,20 +230,23 @@ class _Training:
         images = self.data.test.take(range(max(counts.values()))).to(self.device)
         return Monitors(images, counts, self.method, self.request.monitor_every)
 
-    def _dynamics(self, beginning: Beginning) -> Dynamics | None:
+    def _dynamics(self, fork: Fork | None) -> Dynamics | None:
         """What each example does, with what the run that this one branches off from has kept of it."""
         if not self.request.dynamics or not self.world.is_writer:
             return None
         dynamics = Dynamics(self.run.path / "dynamics.npz", self.images.train.index)
-        if beginning.fork is not None:
-            dynamics.read(beginning.fork.run.path / "dynamics.npz", beginning.fork.epochs)
+        if fork is not None:
+            dynamics.read(fork.run.path / "dynamics.npz", fork.epochs)
         return dynamics
 
     def _close(self, state: TrainState) -> None:
         """Finish the record, and show what choosing the best state would change."""
         rate = state.images / state.seconds if state.seconds else 0.0
+        # All at once: the seconds say that the run is finished, the weights which evaluations are of its end.
         self.run.update_record(
-            **_spent(state.seconds, self.run.record.get("train_seconds_before_fork")), images_per_second=round(rate, 1)
+            **_spent(state.seconds, self.run.record.get("train_seconds_before_fork")),
+            images_per_second=round(rate, 1),
+            weights=weights_hash(_trained(state)),
         )
         looks = [row for row in self.run.metrics if row.get("validation")]
         if state.best is None or not looks:
