@@ -50,6 +50,41 @@ def test_a_longer_look_of_a_copy_counts(tmp_path: Path) -> None:
     assert found["evaluation"]["aa"]["correct"] == "1010"
 
 
+def test_facts_stay_with_the_numbers_they_belong_to(tmp_path: Path) -> None:
+    more = judged(names="nat,aa", hardware="H200", commit="a", worst_case={"correct": "1010"}, margins={"clean": {}})
+    less = judged(names="nat", hardware="CPU", commit="a", note="aa is not finished", worst_case={"correct": "11"})
+    for first, second in ((more, less), (less, more)):
+        write(tmp_path / "out/a/record.json", made(first))
+        write(tmp_path / "kept/a.json", made(second))
+        (found,) = read_records([tmp_path / "out", tmp_path / "kept"])
+        assert found["evaluation"] == more
+
+
+def test_numbers_of_two_machines_are_told_apart_and_share_no_worst_case(tmp_path: Path) -> None:
+    facts: dict[str, Any] = {"worst_case": {"correct": "1010"}, "margins": {"clean": {}}, "commit": "a"}
+    ours = judged(names="nat,pgd-20", hardware="H200", warnings=["one"], **facts)
+    theirs = judged(names="aa", hardware="CPU", note="slow", **facts)
+    theirs["aa"]["warnings"] = ["two"]
+    write(tmp_path / "out/a/record.json", made(theirs))
+    write(tmp_path / "kept/a.json", made(ours))
+    (found,) = read_records([tmp_path / "out", tmp_path / "kept"])
+    joined = found["evaluation"]
+    assert (joined["hardware"], joined["aa"]["hardware"]) == ("H200", "CPU")
+    assert "hardware" not in joined["pgd-20"]
+    assert "commit" not in joined["aa"], "it is the same"
+    assert joined["warnings"] == ["one", "two"]
+    assert not {"note", "worst_case", "margins"} & joined.keys()
+
+
+def test_what_was_judged_before_the_training_ended_takes_nobodys_place(tmp_path: Path) -> None:
+    stale, valid = (made(judged(weights=weights), weights="w") for weights in ("half", "w"))
+    for first, second in ((stale, valid), (valid, stale)):
+        write(tmp_path / "out/a/record.json", first)
+        write(tmp_path / "kept/a.json", second)
+        (found,) = read_records([tmp_path / "out", tmp_path / "kept"])
+        assert found == valid
+
+
 def test_other_weights_are_another_run_and_a_finished_one_goes_first(tmp_path: Path) -> None:
     half = made(judged(weights="half"))
     del half["train_seconds"]

@@ -35,7 +35,8 @@ def with_earlier(verdicts: Verdicts, folder: Path | None) -> Verdicts:
         # Damaged: as good as none, and what is lost is said where the results are replaced.
         return verdicts
     others = {name: _marked(entry, known, verdicts) for name, entry in known.entries.items()}
-    merged = {**others, **verdicts.entries}
+    shorter = {name for name, entry in verdicts.entries.items() if name in others and _is_part(entry, others[name])}
+    merged = {**others, **{name: entry for name, entry in verdicts.entries.items() if name not in shorter}}
     entries = {name: merged[name] for name in dict.fromkeys(["nat", *merged]) if name in merged}
     was_broken = np.array([bool(name) for name in known.broken_by])
     is_broken = np.array([bool(name) for name in verdicts.broken_by])
@@ -45,10 +46,48 @@ def with_earlier(verdicts: Verdicts, folder: Path | None) -> Verdicts:
     return replace(verdicts, entries=entries, worst=worst, broken_by=broken_by)
 
 
+def _is_part(entry: EntryVerdicts, known: EntryVerdicts) -> bool:
+    """Did the same attack look at these images, and at more, before?"""
+    is_same = entry.facts.get("attack") == known.facts.get("attack")
+    return is_same and len(entry.ids) < len(known.ids) and bool(np.isin(entry.ids, known.ids).all())
+
+
 def _marked(entry: EntryVerdicts, known: Verdicts, now: Verdicts) -> EntryVerdicts:
     """An entry of before, with what it was made by where that has changed."""
-    made = {key: known.facts.get(key) for key in _MACHINE if known.facts.get(key) != now.facts.get(key)}
-    return replace(entry, facts={**made, **entry.facts})
+    return replace(entry, facts={**_made_by(known.facts, now.facts), **entry.facts})
+
+
+def _made_by(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """What results of before were made by, as far as that is not what is stated beside them now."""
+    return {key: before.get(key) for key in _MACHINE if before.get(key) != now.get(key)}
+
+
+def joined_results(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Two results that are alike as one: of each attack the longer look.
+
+    The facts are those of the one that has more of them, and what comes from the other tells what it was made by.
+    A worst case or margins that do not speak of all attacks are left out.
+
+    >>> joined_results({"note": "a", "aa": {"correct": "1"}}, {"aa": {"correct": "10"}, "cw": {"correct": "1"}})
+    {'aa': {'correct': '10'}, 'cw': {'correct': '1'}}
+    """
+    ours, theirs = _looks(first), _looks(second)
+    longest = {name: max(len(look.get(name, "")) for look in (ours, theirs)) for name in {**ours, **theirs}}
+    counts = [sum(len(look.get(name, "")) == longest[name] for name in look) for look in (ours, theirs)]
+    base, other, looks = (first, second, ours) if counts[0] >= counts[1] else (second, first, theirs)
+    taken = [name for name in longest if len(looks.get(name, "")) < longest[name]]
+    if not taken:
+        return dict(base)
+    joined = {name: value for name, value in base.items() if name not in ("worst_case", "margins")}
+    joined |= {name: {**_made_by(other, base), **other[name]} for name in taken}
+    warnings = [*base.get("warnings", []), *(line for name in taken for line in other[name].get("warnings", []))]
+    return joined | ({"warnings": list(dict.fromkeys(warnings))} if warnings else {})
+
+
+def _looks(results: Mapping[str, Any]) -> dict[str, str]:
+    """The verdicts of each attack, as text."""
+    entries = {name: entry for name, entry in results.items() if isinstance(entry, Mapping) and name != "worst_case"}
+    return {name: str(entry["correct"]) for name, entry in entries.items() if "correct" in entry}
 
 
 def is_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -75,10 +114,16 @@ def kept_apart(found: Iterable[Mapping[str, Any]], latest: Mapping[str, Any]) ->
     return kept
 
 
-def kept_line(asked: Mapping[str, Any], together: Mapping[str, Any]) -> str:
-    """Which attacks stay from before; empty where none does."""
+def kept_lines(asked: Mapping[str, EntryVerdicts], together: Mapping[str, EntryVerdicts]) -> list[str]:
+    """Which attacks stay from before, and which of those asked for stay since they looked at more images then."""
     kept = [name for name in together if name not in asked]
-    return f"kept from before, under the same conditions: {', '.join(kept)}" if kept else ""
+    lines = [f"kept from before, under the same conditions: {', '.join(kept)}"] if kept else []
+    counts = {name: (len(together[name].ids), len(entry.ids)) for name, entry in asked.items()}
+    return lines + [
+        f"kept from before: {name} of {before:,} images, which is more than {now:,}; --fresh puts these in its place"
+        for name, (before, now) in counts.items()
+        if before > now
+    ]
 
 
 def replaced_line(path: Path, results: Mapping[str, Any]) -> str:
@@ -90,15 +135,24 @@ def replaced_line(path: Path, results: Mapping[str, Any]) -> str:
     names = [name for name, entry in before.items() if isinstance(entry, dict) and "attack" in entry]
     keys = (*CONDITIONS, "num_examples")
     apart = [key for key in keys if before.get(key) != results.get(key)]
-    lost = names if apart else [name for name in names if name not in results]
-    if not lost:
-        return ""
-    line = f"{path} held {', '.join(lost)}"
     if not apart:
-        return f"{line}: left out now"
+        return _smaller_line(path, before, results)
+    if not names:
+        return ""
     found = ", ".join(f"{key} was {_short(before.get(key))} and is {_short(results.get(key))}" for key in apart)
     stays = "" if set(_SUBJECT) & set(apart) else "; judged so again, they come back"
-    return f"{line} under other conditions ({found}): replaced{stays}"
+    return f"{path} held {', '.join(names)} under other conditions ({found}): replaced{stays}"
+
+
+def _smaller_line(path: Path, before: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+    """What is left out of results under the same conditions, or of fewer images than it was."""
+    looks, after = _looks(before), _looks(results)
+    gone = ", ".join(name for name in looks if name not in after)
+    lost = [f"{gone}: left out now"] if gone else []
+    for name, look in looks.items():
+        if len(after.get(name, look)) < len(look):
+            lost.append(f"{name} of {len(look):,} images: {len(after[name]):,} now")
+    return f"{path} held {'; '.join(lost)}" if lost else ""
 
 
 def _short(value: object) -> str:

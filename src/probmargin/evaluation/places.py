@@ -9,7 +9,7 @@ from typing import Any
 from probmargin.core.errors import UsageError
 from probmargin.core.shell import typed
 from probmargin.engine.files import check_replaces, holds_arrays, holds_json, write_json
-from probmargin.evaluation.earlier import kept_apart, kept_line, known_path, replaced_line, with_earlier
+from probmargin.evaluation.earlier import kept_apart, kept_lines, known_path, replaced_line, with_earlier
 from probmargin.evaluation.summary import summarize
 from probmargin.evaluation.verdicts import SCORES, Array, Verdicts, differences, join, write_arrays
 from probmargin.runs.run import Run, open_run
@@ -85,7 +85,7 @@ class Place:
     def joined(self, verdicts: Verdicts, log: Callable[[str], None], *, fresh: bool = False) -> Verdicts:
         """The verdicts with those of attacks that were carried out before; says what is kept and what is replaced."""
         together = verdicts if fresh else with_earlier(verdicts, self.parts)
-        lines = [kept_line(verdicts.entries, together.entries)]
+        lines = kept_lines(verdicts.entries, together.entries)
         if self.results is not None:
             lines.append(replaced_line(self.results, summarize(together)))
         for line in filter(None, lines):

@@ -1,5 +1,6 @@
 """Records on disk: those of finished runs, those kept beside them, and why a run failed."""
 
+import filecmp
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +10,7 @@ from probmargin.core.errors import UsageError
 from probmargin.core.records import canonical_hash
 from probmargin.engine.files import holds_json, read_json, read_json_object, write_json, written_aside
 from probmargin.engine.shapes import misfit_record
-from probmargin.evaluation.earlier import is_alike, kept_apart
+from probmargin.evaluation.earlier import is_alike, joined_results, kept_apart
 from probmargin.methods.plain import from_plain
 from probmargin.reporting.cells import evaluations, is_finished
 from probmargin.runs.run import Run
@@ -63,9 +64,13 @@ def _together(records: Iterable[Record]) -> list[Record]:
     return list(found.values())
 
 
+def _weights(record: Record) -> Any:
+    return record.get("weights") or next((entry.get("weights") for entry in evaluations(record)), None)
+
+
 def _identity(record: Record) -> tuple[Any, ...] | None:
     """What copies of one record agree in, its weights too; None where it does not tell its weights."""
-    weights = record.get("weights") or next((entry.get("weights") for entry in evaluations(record)), None)
+    weights = _weights(record)
     keys = ("id", "recipe_hash", "seed", "data", "data_fingerprint", "model")
     return (*(record.get(key) for key in keys), weights) if weights else None
 
@@ -74,22 +79,19 @@ def _joined(record: Record, copy: Record) -> Record:
     """A record with what a copy of it knows beside: other conditions, other attacks, or more images."""
     known: list[dict[str, Any]] = []
     for results in (*evaluations(record), *evaluations(copy)):
-        twin = next((entry for entry in known if is_alike(entry, results)), None)
+        # What was judged before the training ended is of other weights, and stands in nobody's way.
+        if results.get("weights") not in (None, _weights(record)):
+            continue
+        twin = next((place for place, entry in enumerate(known) if is_alike(entry, results)), None)
         if twin is None:
             known.append(dict(results))
         else:
-            twin |= {name: entry for name, entry in results.items() if _is_more(entry, twin.get(name))}
+            known[twin] = joined_results(known[twin], results)
     if not known:
         return record
     others = kept_apart(known[1:], known[0])
-    return {**record, "evaluation": known[0]} | ({"evaluations": others} if others else {})
-
-
-def _is_more(entry: Any, known: Any) -> bool:
-    """Is a result there alone, or of more images than the one that is known?"""
-    if known is None or not isinstance(entry, dict) or not isinstance(known, dict):
-        return known is None
-    return len(entry.get("correct", "")) > len(known.get("correct", ""))
+    alone = {key: value for key, value in record.items() if key != "evaluations"}
+    return {**alone, "evaluation": known[0]} | ({"evaluations": others} if others else {})
 
 
 def _complete(record: Record) -> None:
@@ -104,11 +106,11 @@ def _complete(record: Record) -> None:
 def keep_record(folder: Path, record: Record) -> None:
     """Copy a record to a folder of records, named by its id; what a copy that is there knows beside stays."""
     path = folder / f"{record['id']}.json"
-    if holds_json(path, "recipe", "seed") and _identity(record):
-        known = _read_or_none(path)
-        if known is not None and _identity(known) == _identity(record):
-            record = _joined(record, known)
-    write_json(path, record)
+    known = _read_or_none(path) if holds_json(path, "recipe", "seed") else None
+    if known is not None and _identity(record) and _identity(known) == _identity(record):
+        record = _joined(record, known)
+    if record != known:
+        write_json(path, record)
 
 
 def _read_or_none(path: Path) -> Record | None:
@@ -122,8 +124,21 @@ def keep_curves(folder: Path, run: Run) -> None:
     """Copy a run's curves beside its record, as ID.metrics.jsonl and, where it is not too large, ID.dynamics.npz."""
     for source in (run.metrics_path, run.dynamics_path):
         if source.exists() and (source.suffix == ".jsonl" or source.stat().st_size < LARGEST_DYNAMICS):
-            with written_aside(folder / f"{run.path.name}.{source.name}") as aside:
+            target = folder / f"{run.path.name}.{source.name}"
+            if target.exists() and filecmp.cmp(source, target, shallow=False):
+                continue
+            with written_aside(target) as aside:
                 shutil.copyfile(source, aside)
+
+
+def keep_done(folder: Path, record: Record, out: Path) -> None:
+    """Keep a record of before, and the curves of its run where that lies in `out`."""
+    keep_record(folder, record)
+    run = Run(out / str(record["id"]))
+    found = _read_or_none(run.record_path) if run.record_path.exists() else None
+    # A folder of that name may hold another training, whose curves are not the record's.
+    if found is not None and _identity(found) == _identity(record):
+        keep_curves(folder, run)
 
 
 def _failure_path(out: Path, run: str) -> Path:

@@ -17,7 +17,15 @@ from probmargin.experiments.forecast import Forecaster
 from probmargin.experiments.grid import Grid, ScaleName, make_grid
 from probmargin.experiments.local import AGAIN, run_in_turn, run_on_devices
 from probmargin.experiments.plan import Place, Planned, plan_runs
-from probmargin.experiments.records import Record, failures, keep_curves, keep_record, note_failure, read_records
+from probmargin.experiments.records import (
+    Record,
+    failures,
+    keep_curves,
+    keep_done,
+    keep_record,
+    note_failure,
+    read_records,
+)
 from probmargin.experiments.results_page import write_page
 from probmargin.experiments.studies import draw_study, forecast_study, run_study
 from probmargin.experiments.study import Bench
@@ -165,19 +173,11 @@ def reproduce(request: ReproduceRequest, say: Say) -> list[Outcome]:
     for entry in planned:
         if entry.is_done:
             say(f"{entry.task.id}: skipped, {entry.state}")
-    _keep_done(planned, request)
+        if request.keep_records is not None and entry.record is not None:
+            keep_done(request.keep_records, entry.record, request.out)
     failed = _carry_out([entry.task for entry in planned if not entry.is_done], request, say, keep=True)
     render(request, say)
     return failed
-
-
-def _keep_done(planned: Sequence[Planned], request: ReproduceRequest) -> None:
-    """Copy records of before, and their runs' curves, to where records are to be kept and are not yet."""
-    for entry in planned:
-        if request.keep_records is not None and entry.record is not None:
-            if not (request.keep_records / f"{entry.record['id']}.json").exists():
-                keep_record(request.keep_records, entry.record)
-                keep_curves(request.keep_records, Run(request.out / str(entry.record["id"])))
 
 
 def _carry_out(tasks: Sequence[Task], request: ReproduceRequest, say: Say, *, keep: bool) -> list[Outcome]:
