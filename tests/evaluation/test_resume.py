@@ -18,6 +18,7 @@ from torch import nn
 from probmargin.attacks.apgd import APGD
 from probmargin.evaluation import parts as parts_module
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
+from probmargin.evaluation.network import Ready
 from probmargin.evaluation.parts import StoredParts, weights_hash
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.evaluation.summary import summarize
@@ -206,3 +207,31 @@ def test_killed_at_ten_random_points_the_result_is_the_same(trained: Path, tmp_p
     assert len(set(found)) > 2, found
     results = [json.loads((folder / "evaluation.json").read_text(encoding="utf-8")) for folder in (calm, disturbed)]
     assert timeless(results[0]) == timeless(results[1])
+
+
+def test_what_another_machine_searched_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, labels = linear_task(count=12)
+    said: list[str] = []
+
+    def judged(hardware: str, examples: int, attacks: str = "nat,apgd-ce,aa") -> dict[str, Any]:
+        settings = replace(SETTINGS, aa_examples=examples)
+        keep = Keep(tmp_path, {"weights": "w"}, hardware=hardware)
+        names = attacks.split(",")
+        verdicts, _ = judge(model, x, labels, attacks=names, settings=settings, keep=keep, log=said.append)
+        return summarize(verdicts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ready, "precision", property(lambda _: "bf16 and tf32"))
+        first = judged("H200", 4)
+    assert first["aa"]["search_precision"] == "bf16 and tf32"
+    assert "hardware" not in first["aa"]
+    line = "searched in bf16 and tf32 before: no second look in float32 is taken here"
+    assert line not in said
+    then = judged("CPU", 4)
+    assert then["aa"]["search_precision"] == "bf16 and tf32"
+    assert then["aa"]["hardware"] == then["apgd-ce"]["hardware"] == "H200 (collected on CPU)"
+    assert "hardware" not in then["nat"]
+    assert line in said
+    more = judged("CPU", 8, "aa")
+    assert more["aa"]["search_precision"] == "bf16 and tf32, float32"
+    assert more["aa"]["hardware"] == "H200, CPU"

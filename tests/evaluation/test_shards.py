@@ -60,6 +60,16 @@ def test_joined_shards_are_the_whole(run: Path, tmp_path: Path, count: int) -> N
         np.testing.assert_allclose(joined[name], values, atol=1e-4, err_msg=name)
 
 
+def test_a_shard_that_another_machine_searched_says_so(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for machine, shard in (("H200", "1/2"), ("CPU", "1/2"), ("CPU", "2/2")):
+        monkeypatch.setattr("probmargin.evaluation.subject.hardware", lambda _, name=machine: name)
+        evaluate_subject(request(run, attacks=("nat", "pgd-1"), shard=shard), silent)
+    results, _ = merge(run)
+    assert results["hardware"] == "CPU"
+    assert results["pgd-1"]["hardware"] == "H200 (collected on CPU), CPU"
+    assert "hardware" not in results["nat"]
+
+
 def test_missing_and_foreign_shards_are_refused(run: Path) -> None:
     with pytest.raises(UsageError, match="holds no shards"):
         merge(run)

@@ -20,7 +20,7 @@ from probmargin.evaluation.autoattack import Speaker, warnings_before, why_not_s
 from probmargin.evaluation.checks import square_warning
 from probmargin.evaluation.network import Ready, SearchPrecision
 from probmargin.evaluation.opening import Threat, opened
-from probmargin.evaluation.parts import StoredParts, entry_folder
+from probmargin.evaluation.parts import Maker, StoredParts, entry_folder, made_by
 from probmargin.evaluation.protocol import Plan, make_plan
 from probmargin.evaluation.recheck import RECHECKED, recheck
 from probmargin.evaluation.search import (
@@ -78,14 +78,17 @@ class Keep:
     """Keep the worst adversarial images."""
     fresh: bool = False
     """Store, but do not use what is stored."""
+    hardware: str = ""
+    """What this process runs on, in words."""
 
-    def parts(self, plan: Plan, settings: EvaluationSettings, ids: torch.Tensor) -> Parts:
+    def parts(self, plan: Plan, settings: EvaluationSettings, ids: torch.Tensor, precision: str) -> Parts:
         """The partial results of a plan."""
         if self.folder is None or not plan.stages:
             return Parts()
         shared = {**settings.conditions(), "attack": plan.meaning()}
+        here = Maker(self.hardware, precision)
         folder = entry_folder(self.folder, plan.name, {**self.identity, **shared})
-        return StoredParts(folder, ids.cpu(), with_images=self.images, fresh=self.fresh)
+        return StoredParts(folder, ids.cpu(), with_images=self.images, fresh=self.fresh, here=here)
 
 
 def correct_under(
@@ -175,8 +178,11 @@ def judge(
         entries = {}
         for plan in plans:
             part = _part(subject, plan, settings)
-            entry = _run(part, plan, keep.parts(plan, settings, part.ids), worst, say, clean_seconds)
-            entry.facts.update(_second_look(part, plan, entry, ready, settings.recheck, say))
+            parts = keep.parts(plan, settings, part.ids, ready.precision)
+            entry = _run(part, plan, parts, worst, say, clean_seconds)
+            made = made_by(parts, Maker(keep.hardware, ready.precision))
+            entry.facts.update({} if made.hardware == keep.hardware else {"hardware": made.hardware})
+            entry.facts.update(_second_look(part, plan, entry, ready, made, settings.recheck, say))
             entries[plan.name] = entry
     entries[plans[0].name].facts.setdefault("warnings", []).extend(ready.notes)
     verdicts = Verdicts(
@@ -241,13 +247,15 @@ def _run(subject: Subject, plan: Plan, parts: Parts, worst: Worst, say: Log, cle
 
 
 def _second_look(
-    subject: Subject, plan: Plan, entry: EntryVerdicts, ready: Ready, count: int | None, say: Log
+    subject: Subject, plan: Plan, entry: EntryVerdicts, ready: Ready, made: Maker, count: int | None, say: Log
 ) -> dict[str, Any]:
     """What an ensemble's searches computed in, and what a few survivors say to float32; outside the clock."""
     if plan.version is None:
         return {}
-    facts: dict[str, Any] = {"search_precision": ready.precision}
+    facts: dict[str, Any] = {"search_precision": made.precision}
     asked = (RECHECKED if subject.forms else 0) if count is None else count
+    if not asked and made.precision != ready.precision:
+        say(f"searched in {made.precision} before: no second look in float32 is taken here")
     standing = torch.from_numpy(entry.correct)
     if asked and bool(standing.any()):
         found = recheck(subject, plan.stages, standing, asked, ready.in_float32(subject.x, subject.room.rows))

@@ -3,7 +3,7 @@
 import functools
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -47,6 +47,23 @@ def entry_folder(root: Path, name: str, identity: Mapping[str, Any]) -> Path:
 
 
 @dataclass(frozen=True)
+class Maker:
+    """What findings were computed on, and what the searches computed in."""
+
+    hardware: str = ""
+    precision: str = ""
+
+
+def made_by(parts: Parts, here: Maker) -> Maker:
+    """The machines and precisions of all findings of a plan; those of this process where nothing else is stored."""
+    makers = list(dict.fromkeys(parts.makers)) if isinstance(parts, StoredParts) else []
+    hardware = list(dict.fromkeys(maker.hardware for maker in makers)) or [here.hardware]
+    precisions = list(dict.fromkeys(maker.precision for maker in makers)) or [here.precision]
+    collected = "" if here.hardware in hardware else f" (collected on {here.hardware})"
+    return Maker(", ".join(hardware) + collected, ", ".join(precisions))
+
+
+@dataclass(frozen=True)
 class StoredParts(Parts):
     """One folder an attack; its name holds a hash of all that the findings depend on."""
 
@@ -56,6 +73,10 @@ class StoredParts(Parts):
     with_images: bool = False
     fresh: bool = False
     """Write alone: what is already there is not used."""
+    here: Maker = Maker()
+    """What this process computes on and in."""
+    makers: list[Maker] = field(default_factory=list)
+    """Of the findings that were used or written; one that does not tell counts as this process's."""
 
     def known(self, stage: str) -> list[Finding]:
         """Stored findings about the examples at hand; a file that cannot be read is as good as none."""
@@ -64,11 +85,12 @@ class StoredParts(Parts):
         findings = []
         taken = torch.zeros(len(self.ids), dtype=torch.bool)
         for path in sorted(self.folder.glob(f"{stage}@*.npz")):
-            finding = self._read(path)
+            finding, maker = self._read(path)
             # A run with another batch size may have left pieces that overlap; the first one counts.
             if finding is not None and not bool(taken[finding.rows].any()):
                 taken[finding.rows] = True
                 findings.append(finding)
+                self.makers.append(maker)
         return findings
 
     def keep(self, stage: str, finding: Finding) -> None:
@@ -80,24 +102,28 @@ class StoredParts(Parts):
         if self.with_images and finding.x_adv is not None:
             arrays["x_adv"] = finding.x_adv.cpu()
         path = self.folder / f"{stage}@{int(ids[0]):07d}-{len(ids)}.npz"
-        write_arrays(path, {name: values.numpy() for name, values in arrays.items()})
+        words = {name: np.array(text) for name, text in vars(self.here).items()}
+        write_arrays(path, {name: values.numpy() for name, values in arrays.items()} | words)
+        self.makers.append(self.here)
 
-    def _read(self, path: Path) -> Finding | None:
+    def _read(self, path: Path) -> tuple[Finding | None, Maker]:
+        nothing = None, self.here
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                arrays = {name: torch.from_numpy(stored[name]) for name in stored if name != "seconds"}
+                words = {name: str(stored[name]) for name in vars(self.here) if name in stored}
+                arrays = {name: torch.from_numpy(stored[name]) for name in stored if name not in ("seconds", *words)}
                 seconds = float(stored["seconds"])
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-            return None
+            return nothing
         if self.with_images and "x_adv" not in arrays:
-            return None
+            return nothing
         here = torch.isin(arrays["ids"], self.ids)
         if not bool(here.all()):
             # Another shard's examples: the rest of this file, if any, is cheaper to take than to compute.
             arrays = {name: values[here] for name, values in arrays.items()}
         if len(arrays["ids"]) == 0:
-            return None
-        return Finding(
+            return nothing
+        finding = Finding(
             rows=torch.searchsorted(self.ids, arrays["ids"]),
             broken=arrays["broken"],
             score=Score(arrays["margin"], arrays["pm"], arrays["predicted"]),
@@ -105,3 +131,4 @@ class StoredParts(Parts):
             seconds=seconds,
             x_adv=arrays.get("x_adv"),
         )
+        return finding, replace(self.here, **words)

@@ -122,7 +122,7 @@ class _Work:
             attacks=self.request.attacks,
             settings=self.settings,
             log=log,
-            keep=Keep(self.place.parts, identity, positions, exports, self.request.fresh),
+            keep=Keep(self.place.parts, identity, positions, exports, self.request.fresh, hardware(self.device)),
         )
         facts = {**verdicts.facts, "data": data.name, "test_images": len(data.test), **identity}
         facts |= {"hardware": hardware(self.device), "commit": commit(), "versions": versions()}

@@ -121,8 +121,17 @@ def join(parts: Sequence[Verdicts]) -> Verdicts:
         clean={name: together([part.clean[name] for part in parts]) for name in first.clean},
         worst={name: together([part.worst[name] for part in parts]) for name in first.worst},
         broken_by=tuple(names[place] for place in order),
-        entries={name: _join_entries([part.entries[name] for part in parts]) for name in first.entries},
+        entries={name: _join_entries(_placed(parts, name)) for name in first.entries},
     )
+
+
+def _placed(parts: Sequence[Verdicts], name: str) -> list[EntryVerdicts]:
+    """An attack's entries, each with its hardware where one of them was not made on its shard's own."""
+    entries = [part.entries[name] for part in parts]
+    if not any("hardware" in entry.facts for entry in entries):
+        return entries
+    own = ({"hardware": part.facts.get("hardware", "")} for part in parts)
+    return [replace(entry, facts={**hardware, **entry.facts}) for entry, hardware in zip(entries, own, strict=True)]
 
 
 def _join_entries(parts: Sequence[EntryVerdicts]) -> EntryVerdicts:
@@ -132,6 +141,9 @@ def _join_entries(parts: Sequence[EntryVerdicts]) -> EntryVerdicts:
     seconds = {stage: sum(part.seconds[stage] for part in parts) for stage in parts[0].seconds}
     warnings = [line for part in parts for line in part.facts.get("warnings", [])]
     facts = {**parts[0].facts, "warnings": list(dict.fromkeys(warnings))}
+    for key in ("hardware", "search_precision"):
+        if key in facts:
+            facts[key] = ", ".join(dict.fromkeys(part.facts[key] for part in parts))
     if "thin_breaks" in facts:
         facts["thin_breaks"] = sum(part.facts["thin_breaks"] for part in parts)
     looks = [part.facts["recheck"] for part in parts if "recheck" in part.facts]
