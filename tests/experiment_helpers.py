@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from probmargin.core.errors import UsageError
+from probmargin.engine.files import write_json
 from probmargin.experiments.experiment import Column, Experiment, Row, against
 from probmargin.experiments.work import Outcome, Parent, Task
 from probmargin.methods.resolve import resolve
@@ -49,15 +50,23 @@ def note(given: Task) -> Outcome:
     return Outcome(given.id, {"id": given.id})
 
 
+def save_state(given: Task) -> None:
+    """Leave the folder of a run after its first epoch."""
+    run, recipe = given.run, given.recipe.plain()
+    run.checkpoints_path.mkdir(parents=True)
+    known = {"id": given.id, "recipe": recipe, "seed": given.seed, "data": given.data, "model": given.model}
+    write_json(run.record_path, known)
+    write_json(run.recipe_path, recipe)
+    (run.checkpoints_path / "state-0001.json").touch()
+
+
 def save_then_wait_for_child(given: Task) -> Outcome:
     """The parent saves a state and waits for its child to end; the child ends at once."""
     mark = given.out / "child.done"
     if given.parent is not None:
         mark.touch()
         return Outcome(given.id, {"id": given.id})
-    state = given.run.checkpoints_path / "state-0001.json"
-    state.parent.mkdir(parents=True)
-    state.touch()
+    save_state(given)
     end = time.time() + 40
     while not mark.exists() and time.time() < end:
         time.sleep(0.02)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from experiment_helpers import note, save_then_wait_for_child, task, wait_to_be_stopped
+from experiment_helpers import note, save_state, save_then_wait_for_child, task, wait_to_be_stopped
 
 from probmargin.core.errors import UsageError
 from probmargin.experiments import local
@@ -34,12 +34,16 @@ def test_a_child_begins_once_its_parent_has_come_to_the_state(tmp_path: Path) ->
     waiting = Waiting([task("parent", tmp_path), task("child", tmp_path, "parent")])
     assert waiting.take() is not None
     assert waiting.take() is None
-    state = tmp_path / "parent" / "checkpoints" / "state-0001.json"
-    state.parent.mkdir(parents=True)
-    state.touch()
+    save_state(task("parent", tmp_path))
     child = waiting.take()
     assert child is not None
     assert child.fork == f"{tmp_path / 'parent'}@1"
+
+
+def test_nobody_waits_where_nothing_runs(tmp_path: Path) -> None:
+    tasks = [task("a", tmp_path, "b"), task("b", tmp_path, "a")]
+    with pytest.raises(UsageError, match="these wait for each other: a, b; run them one by one with --only"):
+        run_on_devices(tasks, ["cpu", "cpu"], lambda outcome: None, note)
 
 
 def test_a_free_device_looks_again_for_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,7 @@ def run_on_cluster(
             while waiting or running:
                 while (task := waiting.take()) is not None:
                     running[remote.remote(task)] = task
+                waiting.check(len(running))
                 ready, _ = ray.wait(list(running), num_returns=1)
                 for reference in ready:
                     task = running.pop(reference)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
+from probmargin.core.errors import UsageError
 from probmargin.experiments.work import Outcome, Task, attempt
 from probmargin.training.loop import Interrupted
 from probmargin.training.progress import Reporter
@@ -36,10 +37,21 @@ class Waiting:
     def take(self) -> Task | None:
         """The next task that is ready."""
         for task in self.tasks:
-            if task.parent is None or task.parent.run not in self.open or task.fork is not None:
+            if self._is_ready(task):
                 self.tasks.remove(task)
                 return task
         return None
+
+    def _is_ready(self, task: Task) -> bool:
+        if task.parent is None or task.parent.run not in self.open:
+            return True
+        return task.fork is not None or task.is_begun
+
+    def check(self, num_running: int) -> None:
+        """Refuse to wait where nothing runs that could make a task ready."""
+        if self.tasks and num_running == 0:
+            names = ", ".join(task.id for task in self.tasks)
+            raise UsageError(f"nothing runs, and these wait for each other: {names}; run them one by one with --only")
 
     def finish(self, name: str) -> None:
         """A task has ended, one way or another: its children need not wait."""
@@ -63,6 +75,7 @@ def run_on_devices(tasks: Sequence[Task], devices: Sequence[str], receive: Recei
                 device = free.pop(0)
                 connection, process = _start(task, device, work)
                 running[connection] = (task, device, process)
+            waiting.check(len(running))
             for ready in wait(list(running), LOOK_AGAIN if waiting and free else None):
                 assert isinstance(ready, Connection)
                 task, device, process = running.pop(ready)

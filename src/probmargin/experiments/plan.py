@@ -8,9 +8,9 @@ from pathlib import Path
 from probmargin.core.errors import UsageError
 from probmargin.experiments.grid import Grid
 from probmargin.experiments.records import Record
-from probmargin.experiments.work import Parent, Task
+from probmargin.experiments.work import Parent, Task, can_start_from, has_state, leads_to
 from probmargin.methods.method import Method
-from probmargin.reporting.cells import RowRecords, belongs, deviation, verdicts
+from probmargin.reporting.cells import RowRecords, belongs, sort_records, verdicts
 from probmargin.reporting.spec import ColumnSpec
 from probmargin.runs.run import Run
 from probmargin.training.agreement import recipe_differences
@@ -93,7 +93,7 @@ def _plan_run(grid: Grid, name: str, seed: int, place: Place, records: Sequence[
     )
     record, lacking = _record_of(grid, name, seed, records)
     if record is not None and not lacking:
-        return Planned(name, task, True, f"done: record {record['id']}", record)
+        return Planned(name, task, True, f"done: record {record['id']}{_clash(grid, name, record, records)}", record)
     if task.is_trained:
         return Planned(name, task, False, "trained, to be judged")
     if epochs := _progress(task.run):
@@ -114,6 +114,16 @@ def _record_of(grid: Grid, name: str, seed: int, records: Sequence[Record]) -> t
         return None, []
     found = dict(accepted.by_seed[seed])
     return found, [column.label for column in grid.columns if not verdicts(found, column)[0]]
+
+
+def _clash(grid: Grid, name: str, record: Record, records: Sequence[Record]) -> str:
+    """Why a table leaves a record out that is good by itself: it does not go with another seed's; "" where it does."""
+    table = grid.table()
+    accepted = sort_records(table, records)[name]
+    if record["seed"] in accepted.by_seed:
+        return ""
+    reason = next(line for line in accepted.refused if line.startswith(f"record {record['id']} refused: "))
+    return f", which the table leaves out ({reason.partition(' refused: ')[2]})"
 
 
 def _progress(run: Run) -> int:
@@ -145,16 +155,15 @@ def _with_parents(planned: list[Planned], place: Place) -> list[Planned]:
     on_disk = _runs_on_disk(place.out)
     for entry in planned:
         task = entry.task
-        offers = [_offer(other, task) for other in tasks.values()]
-        offers += [
-            _offer_of_run(run, task) for run in on_disk if run.path.name not in tasks and run.path.name != task.id
-        ]
-        best = max(offers, key=lambda parent: parent.epochs, default=None)
-        if best is not None and best.epochs > _progress(task.run) and not entry.is_done:
-            task = replace(task, parent=best)
-            kept.setdefault(best.run, set()).add(best.epochs)
-        # What is done elsewhere leaves no state here for others to start from.
-        if not entry.is_done or task.run.states():
+        if not entry.is_done and not task.is_begun:
+            offers = [_state_there(run, task) for run in on_disk if run.path.name != task.id]
+            offers += [_state_to_come(other, task) for other in tasks.values()]
+            best = max(offers, key=lambda parent: parent.epochs, default=None)
+            if best is not None and best.epochs > 0:
+                task = replace(task, parent=best)
+                kept.setdefault(best.run, set()).add(best.epochs)
+        # What is done leaves no further state for others to start from.
+        if not entry.is_done:
             tasks[task.id] = task
     final = {entry.task.id: tasks.get(entry.task.id, entry.task) for entry in planned}
     return [
@@ -163,17 +172,18 @@ def _with_parents(planned: list[Planned], place: Place) -> list[Planned]:
     ]
 
 
-def _offer(parent: Task, child: Task) -> Parent:
-    """The state a run of the plan will have, or has, for another."""
-    same = (parent.seed, parent.data, parent.model) == (child.seed, child.data, child.model)
-    epochs = shared_epochs(parent.recipe, child.recipe) if same else 0
-    # A run that is past that epoch has the state only where it was kept.
-    is_past = _progress(parent.run) >= epochs
-    return Parent(run=parent.id, epochs=0 if is_past and not _has_state(parent.run, epochs) else epochs)
-
-
-def _has_state(run: Run, epochs: int) -> bool:
-    return (run.checkpoints_path / f"state-{epochs:04d}.json").exists()
+def _state_to_come(parent: Task, child: Task) -> Parent:
+    """The state that a run of the plan will have for another."""
+    nothing = Parent(run=parent.id, epochs=0)
+    if (parent.seed, parent.data, parent.model) != (child.seed, child.data, child.model):
+        return nothing
+    epochs = shared_epochs(parent.recipe, child.recipe)
+    if _progress(parent.run) >= epochs or parent.is_trained or (child.has_curves and not parent.has_curves):
+        return nothing
+    # A folder that holds another run, or one that departs from its recipe, comes to no state that is of use.
+    is_new = not parent.run.record_path.exists()
+    is_good = is_new or (parent.is_own and (not parent.run.states() or leads_to(parent.run, epochs, child)))
+    return Parent(run=parent.id, epochs=epochs) if is_good else nothing
 
 
 def _runs_on_disk(out: Path) -> list[Run]:
@@ -181,15 +191,11 @@ def _runs_on_disk(out: Path) -> list[Run]:
     return [run for run in runs if run.recipe_path.exists() and run.states()]
 
 
-def _offer_of_run(run: Run, child: Task) -> Parent:
-    """The latest state of a run outside the plan from which a task can start."""
-    record = run.record
-    found = tuple(record.get(key) for key in ("seed", "data", "model", "validation", "label_noise"))
-    if found != (child.seed, child.data, child.model, None, None) or deviation(record):
-        return Parent(run=run.path.name, epochs=0)
+def _state_there(run: Run, child: Task) -> Parent:
+    """The latest state of a run in the folder from which a task can start."""
     try:
         shared = shared_epochs(run.recipe, child.recipe)
     except UsageError:
         shared = 0
-    states = [epochs for epochs in range(1, shared + 1) if _has_state(run, epochs)]
-    return Parent(run=run.path.name, epochs=max(states, default=0))
+    epochs = max((epochs for epochs in range(1, shared + 1) if has_state(run, epochs)), default=0)
+    return Parent(run=run.path.name, epochs=epochs if epochs and can_start_from(run, epochs, child) else 0)

@@ -3,18 +3,22 @@
 import functools
 import shutil
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from probmargin.core.errors import UsageError
+from probmargin.core.records import canonical_hash
 from probmargin.data.dataset import DataSet
 from probmargin.data.loader import load
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.methods.method import Method
+from probmargin.methods.plain import from_plain
 from probmargin.reporting.cells import deviation, is_finished, verdicts
 from probmargin.reporting.spec import ColumnSpec
 from probmargin.runs.run import Run
+from probmargin.training.agreement import recipe_differences
 from probmargin.training.guards import TrainingStopped
 from probmargin.training.loop import Interrupted
 from probmargin.training.progress import Reporter
@@ -66,26 +70,75 @@ class Task:
     @property
     def fork(self) -> str | None:
         """Where it starts from; without the parent's state, on another machine for one, it is trained whole."""
-        if self.parent is None or self.run.record_path.exists():
+        if self.parent is None or self.run.states():
             return None
-        parent = Run(self.out / self.parent.run)
-        state = parent.checkpoints_path / f"state-{self.parent.epochs:04d}.json"
-        return f"{parent.path}@{self.parent.epochs}" if state.exists() else None
+        parent, epochs = Run(self.out / self.parent.run), self.parent.epochs
+        return f"{parent.path}@{epochs}" if can_start_from(parent, epochs, self) else None
+
+    @property
+    def is_begun(self) -> bool:
+        """Is there something of its own to go on from? Then it needs no parent."""
+        return bool(self.run.states()) or self.is_trained
+
+    @property
+    def is_own(self) -> bool:
+        """Is the run in its folder, however far it has come, this one?"""
+        if not self.run.record_path.exists():
+            return False
+        try:
+            record = self.run.record
+        except UsageError:
+            # Carried out, it fails with the reason; the others of a plan are none the worse for it.
+            return False
+        return _recipe_hash(record) == self.recipe.hash() and is_akin(record, self)
 
     @property
     def is_trained(self) -> bool:
         """Has the run in its folder, if it is this one, ended?"""
-        if not self.run.record_path.exists():
-            return False
-        record = self.run.record
-        found = tuple(record.get(key) for key in ("recipe_hash", "seed", "data", "model", "label_noise"))
-        own = (self.recipe.hash(), self.seed, self.data, self.model, self.label_noise)
-        return found == own and is_finished(record) and deviation(record) is None
+        return self.is_own and is_finished(self.run.record)
 
     @property
     def is_judged(self) -> bool:
         """Does its record have every number that is asked for?"""
         return self.is_trained and all(verdicts(self.run.record, column)[0] for column in self.columns)
+
+
+def _recipe_hash(record: dict[str, Any]) -> Any:
+    """As today's code hashes the recipe: a setting that came later has its default in an older record."""
+    if record.get("recipe_hash") == canonical_hash(record["recipe"]):
+        with suppress(UsageError):
+            return from_plain(record["recipe"]).hash()
+    return record.get("recipe_hash")
+
+
+def is_akin(record: dict[str, Any], task: Task) -> bool:
+    """Was a run trained as a task's would be, but for the recipe?"""
+    found = tuple(record.get(key) for key in ("seed", "data", "model", "label_noise", "validation"))
+    return found == (task.seed, task.data, task.model, task.label_noise, None) and deviation(record) is None
+
+
+def has_state(run: Run, epochs: int) -> bool:
+    """Has a run kept its state after so many epochs?"""
+    return (run.checkpoints_path / f"state-{epochs:04d}.json").exists()
+
+
+def can_start_from(run: Run, epochs: int, task: Task) -> bool:
+    """Is the state of a run there, and what training the task up to there would give?"""
+    return has_state(run, epochs) and leads_to(run, epochs, task)
+
+
+def leads_to(run: Run, epochs: int, task: Task) -> bool:
+    """Is a run, as its folder describes it, the same as a task up to an epoch? One that cannot be read is not."""
+    try:
+        record, recipe = run.record, run.recipe
+    except UsageError:
+        return False
+    # Curves of before the fork come from the parent.
+    lacks_monitors = task.has_curves and not record.get("monitors")
+    lacks_dynamics = (task.has_curves or task.has_dynamics) and not run.dynamics_path.exists()
+    if lacks_monitors or lacks_dynamics or not is_akin(record, task):
+        return False
+    return not recipe_differences(recipe, task.recipe, epochs, 1)
 
 
 @dataclass(frozen=True)
@@ -131,15 +184,18 @@ def _load(data: str, data_dir: Path | None) -> DataSet:
 def _train(task: Task, reporter: Reporter) -> None:
     run = task.run
     if run.record_path.exists() and not run.states():
+        if is_finished(run.record):
+            raise UsageError(f"{run.path} holds another run, finished and without its states; give another --out")
         # A start that was killed before its first state: nothing is lost, and a fork can be chosen anew.
         shutil.rmtree(run.path)
+    is_there = run.record_path.exists()
     request = TrainRequest(
         out=run.path,
         model=task.model,
         seed=task.seed,
         device=task.device,
-        resume=run.record_path.exists(),
-        fork=task.fork,
+        resume=is_there,
+        fork=None if is_there else task.fork,
         keep_epochs=task.keep_epochs,
         monitor=task.monitor if task.has_curves else None,
         monitor_every=task.monitor_every,
