@@ -70,7 +70,17 @@ def test_from_three_seeds_on_seeds_must_agree_too() -> None:
 def test_rows_without_a_common_seed_are_not_compared() -> None:
     cells: dict[str, list[dict[int, str]]] = {"a": [{}, {1: "1"}], "b": [{}, {2: "1"}]}
     found = judge(Claim(row="a", column="AA", others=("b",)), COLUMNS, cells)
-    assert (found.verdict, found.evidence) == ("not tested", "its rows share no seed")
+    assert found.verdict == "not tested"
+    assert found.evidence == "its rows share no seed among the first of each, which count: `a` has 1, `b` has 2"
+
+
+def test_a_seed_that_is_there_but_does_not_count_is_no_riddle() -> None:
+    claims = (Claim(row="mail-at", column="AA", others=("at",)),)
+    records = [record("at", seed=1), record("at", seed=2), record("mail-at", seed=2)]
+    (found,) = build_table(table(claims=claims, trials=1), records).claims
+    assert found.evidence.endswith("among the first of each, which count: `mail-at` has 2, `at` has 1")
+    (found,) = build_table(table(claims=claims, trials=2), records).claims
+    assert found.comparisons[0].seeds == (2,)
 
 
 def test_a_table_judges_its_claims() -> None:

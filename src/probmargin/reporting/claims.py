@@ -17,6 +17,8 @@ class Judged:
     claim: Claim
     comparisons: tuple[Comparison, ...]
     missing: tuple[str, ...]
+    seeds: Mapping[str, tuple[int, ...]]
+    """By row: its first seeds, as many as the table has trials."""
 
     @property
     def verdict(self) -> Verdict:
@@ -41,13 +43,21 @@ class Judged:
         """The difference that decides it with its interval, or what is missing."""
         if self.verdict == "not tested":
             rows = ", ".join(f"`{row}`" for row in self.missing)
-            return f"rows missing: {rows}" if rows else "its rows share no seed"
+            return f"rows missing: {rows}" if rows else self._apart
         found = self.deciding
         assert found is not None
         seeds = f"{len(found.seeds)} seed{'s' if len(found.seeds) > 1 else ''}"
         low, high = (found.difference + sign * found.deciding_half_width for sign in (-1, 1))
         interval = f"{found.difference:+.2f} [{low:+.2f}, {high:+.2f}]"
         return f"`{found.contrast.title}` {interval}, {found.num_examples:,} images, {seeds}"
+
+    @property
+    def _apart(self) -> str:
+        """Which rows have no seed in common, and the seeds they have."""
+        own = self.seeds[self.claim.row]
+        names = [self.claim.row, *(row for row in self.claim.others if not set(own) & set(self.seeds[row]))]
+        found = ", ".join(f"`{row}` has {', '.join(map(str, self.seeds[row]))}" for row in names)
+        return f"its rows share no seed among the first of each, which count: {found}"
 
 
 def judge(claim: Claim, columns: Sequence[ColumnSpec], cells: Mapping[str, Sequence[Verdicts]]) -> Judged:
@@ -56,4 +66,5 @@ def judge(claim: Claim, columns: Sequence[ColumnSpec], cells: Mapping[str, Seque
     verdicts = {row: found[place] for row, found in cells.items()}
     compared = (compare(contrast, columns[place], verdicts) for contrast in claim.contrasts)
     missing = tuple(row for row in (claim.row, *claim.others) if not verdicts.get(row))
-    return Judged(claim, tuple(found for found in compared if found is not None), missing)
+    seeds = {row: tuple(sorted(verdicts.get(row, {}))) for row in (claim.row, *claim.others)}
+    return Judged(claim, tuple(found for found in compared if found is not None), missing, seeds)
