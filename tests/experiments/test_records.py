@@ -76,6 +76,17 @@ def test_numbers_of_two_machines_are_told_apart_and_share_no_worst_case(tmp_path
     assert not {"note", "worst_case", "margins"} & joined.keys()
 
 
+def test_numbers_that_were_made_anew_replace_those_of_a_fuller_copy(tmp_path: Path) -> None:
+    anew = judged(names="nat,aa", commit="new")
+    anew["aa"]["correct"] = anew["nat"]["correct"] = "1000"
+    write(tmp_path / "out/a/record.json", made(anew))
+    write(tmp_path / "kept/a.json", made(judged(names="nat,aa,cw", commit="old")))
+    (found,) = read_records([tmp_path / "out", tmp_path / "kept"])
+    joined = found["evaluation"]
+    assert [joined[name]["correct"] for name in ("nat", "aa", "cw")] == ["1000", "1000", "1010"]
+    assert (joined["commit"], joined["cw"]["commit"]) == ("new", "old")
+
+
 def test_what_was_judged_before_the_training_ended_takes_nobodys_place(tmp_path: Path) -> None:
     stale, valid = (made(judged(weights=weights), weights="w") for weights in ("half", "w"))
     for first, second in ((stale, valid), (valid, stale)):

@@ -63,7 +63,7 @@ def _made_by(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any
 
 
 def joined_results(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Two results that are alike as one: of each attack the longer look.
+    """Two results that are alike as one: of each attack the longer look, and the first where they are as long.
 
     The facts are those of the one that has more of them, and what comes from the other tells what it was made by.
     A worst case or margins that do not speak of all attacks are left out.
@@ -72,16 +72,24 @@ def joined_results(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[
     {'aa': {'correct': '10'}, 'cw': {'correct': '1'}}
     """
     ours, theirs = _looks(first), _looks(second)
-    longest = {name: max(len(look.get(name, "")) for look in (ours, theirs)) for name in {**ours, **theirs}}
-    counts = [sum(len(look.get(name, "")) == longest[name] for name in look) for look in (ours, theirs)]
-    base, other, looks = (first, second, ours) if counts[0] >= counts[1] else (second, first, theirs)
-    taken = [name for name in longest if len(looks.get(name, "")) < longest[name]]
+    entries = {
+        name: (first if name in ours and len(ours[name]) >= len(theirs.get(name, "")) else second)[name]
+        for name in {**ours, **theirs}
+    }
+    missing = [[name for name, entry in entries.items() if not _has(one, name, entry)] for one in (first, second)]
+    base, other = (first, second) if len(missing[0]) <= len(missing[1]) else (second, first)
+    taken = min(missing, key=len)
     if not taken:
         return dict(base)
     joined = {name: value for name, value in base.items() if name not in ("worst_case", "margins")}
     joined |= {name: {**_made_by(other, base), **other[name]} for name in taken}
     warnings = [*base.get("warnings", []), *(line for name in taken for line in other[name].get("warnings", []))]
     return joined | ({"warnings": list(dict.fromkeys(warnings))} if warnings else {})
+
+
+def _has(results: Mapping[str, Any], name: str, entry: Mapping[str, Any]) -> bool:
+    """Do results have the same verdicts by the same attack?"""
+    return name in results and all(results[name].get(key) == entry.get(key) for key in ("correct", "attack"))
 
 
 def _looks(results: Mapping[str, Any]) -> dict[str, str]:
