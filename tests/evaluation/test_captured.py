@@ -124,7 +124,7 @@ def test_one_compilation_serves_all_sizes(name: str) -> None:
             torch._dynamo.mark_dynamic(x, 0)
             expected = torch.autograd.grad(model(x).sum(), x)[0]
             off = torch.autograd.grad(call(x).sum(), x)[0] - expected
-            # By the whole gradient: rounding turns a few ReLUs that are all but zero, which is worth about a thousandth.
+            # By the whole gradient: rounding turns a few ReLUs that are all but zero: about a thousandth.
             assert off.norm() < 0.02 * expected.norm()
     torch._dynamo.reset()
 
