@@ -5,6 +5,7 @@ import threading
 # Before torch starts, and for the processes that tests start: more threads than cores only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -16,3 +17,9 @@ settings.register_profile(
     "steady", deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("steady")
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_each_time() -> None:
+    """Whatever a test draws from torch's own generator, it draws again in the next run."""
+    torch.manual_seed(0)
