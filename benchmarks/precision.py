@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> None:
                 compile=mode,
             )
             run, model = train(recipe, data, request, Reporter())
-            record = run.record
+            record, losses = run.record, [round(row["loss"], 4) for row in run.metrics]
         test = data.test.to(device)
         results = evaluate(
             model, test.floats(), test.labels, attacks=("nat", "pgd-20"), settings=EvaluationSettings(batch_size=1000)
@@ -65,6 +65,7 @@ def main(arguments: list[str]) -> None:
                 "seed": seed,
                 "nat": results["nat"]["accuracy"],
                 "pgd-20": results["pgd-20"]["robust_accuracy"],
+                "losses": losses,
                 "train_seconds": record["train_seconds"],
                 "images_per_second": record["images_per_second"],
             }
