@@ -28,7 +28,9 @@ def demo_run(method: str, out: Path, seed: int, reporter: Reporter) -> dict[str,
     request = TrainRequest(out=out, model=MODEL, seed=seed, device="cpu", dynamics=True)
     run, model = train(recipe, data, request, reporter)
     settings = EvaluationSettings(eps=resolve("at", data=data.name).attack.eps)  # type: ignore[union-attr]
-    results = evaluate(model, data.test.floats(), data.test.labels, attacks=ATTACKS, settings=settings)
+    found = evaluate(model, data.test.floats(), data.test.labels, attacks=ATTACKS, settings=settings)
+    # What tells a later evaluation that these are of the same weights and images: it keeps them then.
+    results = {"weights": run.record["weights"], "data_fingerprint": data.fingerprint, **found}
     write_json(run.evaluation_path, results)
     run.update_record(evaluation=results)
     return results
