@@ -298,3 +298,5 @@ def test_the_demo_ends_with_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
     text = page.read_text(encoding="utf-8")
     assert "mail-trades" in text
     assert text.count('<ul class="strip">') >= 4, "weights of single images are kept"
+    record = open_run(tmp_path / "demo" / "at").record
+    assert record["evaluation"]["weights"] == record["weights"], "a later evaluation keeps these results"
