@@ -16,11 +16,12 @@ from probmargin.attacks.fab import FAB
 from probmargin.attacks.pgd import PGD
 from probmargin.attacks.square import Square
 from probmargin.core.noise import KeyedNoise
-from probmargin.core.types import Images, Logits
+from probmargin.core.types import Classifier, Images, Logits
 from probmargin.engine.captured import CapturedNetwork, Slot
 from probmargin.engine.compile import compiled
 from probmargin.engine.folding import CannotFold
 from probmargin.engine.graphs import chosen_kernels
+from probmargin.evaluation import network as network_module
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, evaluate, judge
 from probmargin.evaluation.network import Form, captured_float32, captured_form, check_alike, check_slopes, folded_form
 from probmargin.evaluation.opening import Threat, opened
@@ -139,16 +140,17 @@ def test_a_form_with_other_logits_is_refused() -> None:
         check_alike(logits, logits * torch.nan, "bf16")
 
 
-def test_ascents_and_fab_in_linf_ask_bf16_and_others_tf32() -> None:
+def test_ascents_and_fab_in_linf_ask_bf16_square_fp16_and_others_tf32() -> None:
     model, x, labels = linear_task(count=4)
     with opened(model, x, labels, Threat("Linf", 0.1), None) as (subject, ready):
         assert subject.asked_by(APGD()) is subject.call
         some = replace(subject, forms={"bf16": lambda images: model(images), "tf32": lambda images: model(images)})
-        fine = replace(some, search="fp16", forms={**some.forms, "fp16": lambda images: model(images)})
+        fine = replace(some, forms={**some.forms, "fp16": lambda images: model(images)})
     assert ready.precision == "float32"
     assert all(some.asked_by(attack) is some.forms["bf16"] for attack in (APGD(), APGD(norm="L2"), FAB()))
     assert all(some.asked_by(attack) is some.forms["tf32"] for attack in (FAB(norm="L2"), Square(), PGD()))
     assert fine.asked_by(Square()) is fine.forms["fp16"]
+    assert fine.asked_by(Square(norm="L2")) is fine.forms["tf32"]
     assert fine.asked_by(APGD()) is fine.forms["bf16"]
 
 
@@ -274,7 +276,24 @@ def test_a_form_with_other_gradients_is_refused() -> None:
 
 def test_only_the_forms_that_are_asked_are_wanted() -> None:
     assert {form_for(attack) for attack in (APGD(loss="dlr_targeted"), FAB())} == {"bf16"}
-    assert {form_for(attack) for attack in (FAB(norm="L2"), Square(), PGD())} == {"tf32"}
+    assert {form_for(attack) for attack in (FAB(norm="L2"), Square(norm="L2"), PGD())} == {"tf32"}
+    assert form_for(Square()) == "fp16"
+
+
+def test_tf32_takes_the_place_of_a_float16_form_that_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, _ = linear_task(count=4)
+    made: list[str] = []
+
+    def make(_model: nn.Module, _x: torch.Tensor, _most: int, form: Form) -> Classifier:
+        made.append(form)
+        if form == "fp16":
+            raise CannotFold("its logits are off by nan%")
+        return model
+
+    monkeypatch.setattr(network_module, "captured_form", make)
+    assert network_module.captured_or_finer(model, x, 4, "bf16")[0] == "bf16"
+    assert network_module.captured_or_finer(model, x, 4, "fp16")[0] == "tf32"
+    assert made == ["bf16", "fp16", "tf32"]
 
 
 @pytest.mark.gpu

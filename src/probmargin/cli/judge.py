@@ -27,7 +27,7 @@ def evaluate(
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="caps memory")] = None,
     search_precision: Annotated[
-        str | None, typer.Option("--search-precision", help="of searches on CUDA: bf16, fp16, tf32 or float32; auto")
+        str | None, typer.Option("--search-precision", help="of searches on CUDA: bf16, tf32 or float32; auto")
     ] = None,
     shard: Annotated[str | None, typer.Option("--shard", help="i/n: only the i-th of n parts of the test set")] = None,
     save_adversarial: Annotated[

@@ -26,7 +26,7 @@ _DTYPES: dict[Form, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float1
 _ALIKE: dict[Form, float] = {"bf16": 0.2, "fp16": 0.02, "tf32": 0.02}
 """How far a form's logits may be off, as a share of the largest: more is a fault, not rounding."""
 _ALIKE_SLOPES = 0.9
-SearchPrecision = Literal["auto", "bf16", "fp16", "tf32", "float32"]
+SearchPrecision = Literal["auto", "bf16", "tf32", "float32"]
 """What searches compute in on CUDA; auto leaves the choice to each attack. On a CPU it is float32 whatever is asked."""
 
 
@@ -86,7 +86,7 @@ def _ready_on_cuda(model: nn.Module, x: Images, asked: tuple[int, Collection[For
     """Folded, compiled, captured; the plain form, and a note that says why, where that cannot be done."""
     most, wanted = asked
     try:
-        forms = {form: captured_form(model, x, most, form) for form in sorted(wanted)}
+        forms = dict(captured_or_finer(model, x, most, form) for form in sorted(wanted))
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:
@@ -113,6 +113,16 @@ def captured_form(model: nn.Module, x: Images, most: int, form: Form) -> Classif
     return call
 
 
+def captured_or_finer(model: nn.Module, x: Images, most: int, form: Form) -> tuple[Form, Classifier]:
+    """A form and its name; TF32 where the model's values are beyond float16."""
+    try:
+        return form, captured_form(model, x, most, form)
+    except CannotFold:
+        if form != "fp16":
+            raise
+    return "tf32", captured_form(model, x, most, "tf32")
+
+
 def captured_float32(model: nn.Module, x: Images, most: int) -> Classifier:
     """The model in float32 without TF32, captured on CUDA; not compiled, which would cost more than it saves here."""
     call = captured(folded_form(model, torch.float32), most, rounds=False)
@@ -122,10 +132,11 @@ def captured_float32(model: nn.Module, x: Images, most: int) -> Classifier:
 
 def _try_form(model: nn.Module, call: Classifier, x: Images, form: Form) -> None:
     few = x[:64].detach()
+    corners = few.round() if form == "fp16" else few[:0]
     with model_mode(model, "eval"), torch.no_grad():
-        expected = model(few)
-        found = call(few)
-    check_alike(expected, found, form)
+        for images in (few, corners, 1 - corners):
+            if len(images):
+                check_alike(model(images), call(images), form)
     if form != "fp16":
         with model_mode(model, "eval"):
             check_slopes(model, call, few)

@@ -111,7 +111,7 @@ class _Work:
         test = first_images(data.test, self.request.num_examples)
         positions = torch.tensor(self.shard.positions(len(test)))
         test = test.take(positions).to(self.device)
-        if self.device.type == "cpu" and self.settings.search in ("bf16", "fp16", "tf32"):
+        if self.device.type == "cpu" and self.settings.search in ("bf16", "tf32"):
             log(f"on a CPU searches compute in float32, not in {self.settings.search}")
         identity = {"weights": weights_hash(model), "data_fingerprint": data.fingerprint}
         exports = self.request.save_adversarial is not None
