@@ -15,7 +15,7 @@ from probmargin.reporting.study_text import table as markdown_table
 from probmargin.reporting.tables import Cell, Line, Table, build_table
 
 TITLES = ("NAT", "PGD", "APGD", "CW", "AA")
-QUESTION = ("mail-trades - trades-beta5", "mail-trades-official-2021 - mail-trades")
+QUESTION = ("mail-trades - trades", "mail-trades - trades-beta5", "mail-trades-official-2021 - mail-trades")
 """Differences of table 2 that bear on weights against attack."""
 
 
@@ -69,6 +69,14 @@ def _paper_tables(results: Path) -> list[Table]:
     return [table for table in kept_tables(results) if table.spec.name != TWO_BY_TWO.name]
 
 
+def _printed(rows: tuple[str, ...], published: Mapping[str, Mapping[str, tuple[float, float]]]) -> str:
+    """The difference of two rows under AutoAttack as the paper has it."""
+    found = [published.get(row, {}).get("AA") for row in rows]
+    if len(found) != 2 or found[0] is None or found[1] is None:
+        return "-"
+    return f"{found[0][0] - found[1][0]:+.2f}"
+
+
 def open_question(results: Path) -> str:
     """Weights or attack: the paired differences there are, and what is missing for an answer."""
     tables = {table.spec.name: table for table in kept_tables(results)}
@@ -81,12 +89,15 @@ def open_question(results: Path) -> str:
         text = "\n".join([markdown_table(head, []), *claim_rows(square.claims)]) + "\n"
     found = [one for one in tables["table2"].comparisons if one.contrast.title in QUESTION]
     found += square.comparisons
-    rows = [comparison_texts(one)[:4] for one in found if one.column.title == "AA"]
+    printed = {line.row.id: line.row.published for line in tables["table2"].lines}
+    rows = [
+        [*comparison_texts(one)[:4], _printed(one.contrast.rows, printed)] for one in found if one.column.title == "AA"
+    ]
     if not rows:
         return text
     return (
         f"{text}\nUnder AutoAttack, paired:\n\n"
-        + markdown_table(["difference", "column", "points", "images"], rows)
+        + markdown_table(["difference", "column", "points", "images", "in the paper"], rows)
         + "\n"
     )
 

@@ -37,33 +37,32 @@ def markdown_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str
 
 def speed() -> str:
     """Images a second of the plain loop and of the fast path."""
-    places: dict[str, dict[str, str]] = {"batch 128": {}, "batch 512": {}, "digits, one CPU core": {}}
-    for name in ("128", "128-methods", "512", "digits"):
-        found = record(f"bench-training-{name}")
-        place = "digits, one CPU core" if found.get("images") == "digits" else f"batch {found['batch_size']}"
-        for row in found["rows"]:
+    places = {
+        "ResNet-18": "128-methods",
+        "ResNet-18, batch 512": "512",
+        "WRN-34-10": "128-wrn-34-10",
+        "digits, one CPU core": "digits",
+    }
+    columns: list[dict[str, str]] = []
+    for name in places.values():
+        cells = {}
+        for row in record(f"bench-training-{name}")["rows"]:
             plain, fast = row["plain_images_per_second"], row["fast_images_per_second"]
-            places[place].setdefault(row["method"], f"{plain:,.0f} → {fast:,.0f}, {fast / plain:.1f}x")
-    methods = dict.fromkeys(method for cells in places.values() for method in cells)
-    rows = [(method.upper(), *(cells.get(method, "") for cells in places.values())) for method in methods]
+            cells[row["method"]] = f"{plain:,.0f} → {fast:,.0f}, {fast / plain:.1f}x"
+        columns.append(cells)
+    rows = [(method.upper(), *(cells.get(method, "") for cells in columns)) for method in columns[0]]
     return markdown_table(("images a second", *places), rows)
 
 
 def autoattack() -> str:
     """Seconds of AutoAttack's attacks on one GPU, and what they leave standing."""
-    early = record("bench-evaluation-cifar10")
-    first = _attack_seconds(early["seconds"], {row["attack"]: row["seconds"] for row in early["rows"]})
-    whole = record("cifar10-resnet18-mail-trades-s1")["evaluation"]["aa"]
-    second = _attack_seconds(whole["seconds"], whole["seconds_by_step"])
-    left = early["rows"][-1]["robust_accuracy"], whole["robust_accuracy"]
-    return (
-        f"{first}, {left[0]:.2%} robust after ten epochs of AT; "
-        f"{second}, {left[1]:.2%} robust after 100 epochs of MAIL-TRADES.\n"
-    )
-
-
-def _attack_seconds(total: float, parts: dict[str, float]) -> str:
-    return f"**{total:.0f} seconds** ({', '.join(f'{name} {seconds:.0f}' for name, seconds in parts.items())})"
+    found = []
+    for beta, name in ((5, "trades-beta5"), (6, "trades")):
+        whole = record(f"cifar10-resnet18-{name}-s1")["evaluation"]["aa"]
+        parts = ", ".join(f"{part} {seconds:.0f}" for part, seconds in whole["seconds_by_step"].items())
+        left = f"{whole['robust_accuracy']:.2%} robust after 100 epochs of TRADES at β {beta}"
+        found.append(f"**{whole['seconds']:.0f} seconds** ({parts}), {left}")
+    return "; ".join(found) + ".\n"
 
 
 def published() -> str:
