@@ -48,3 +48,17 @@ def test_the_benchmark_of_dynamics_measures_three_kinds_of_steps(tmp_path: Path)
     assert row["method"] == "at"
     assert all(row[f"milliseconds_{kind}"] > 0 for kind in ("bare", "without", "with"))
     assert len(said.splitlines()) == 2
+
+
+@pytest.mark.slow
+def test_an_epoch_is_timed_and_a_tables_runs_are_forecast(tmp_path: Path) -> None:
+    out = tmp_path / "forecast.json"
+    said = module("benchmarks.epoch", "table3", "--scale", "smoke", "--device", "cpu", "--out", str(out))
+    record = json.loads(out.read_text(encoding="utf-8"))
+    assert record["epoch_seconds"] > 0 and f"hours: {record['hours']}" in said
+    rows = {row["row"]: row for row in record["rows"]}
+    assert set(rows) == {"at", "trades", "mart", "awp", "fat", "gairat", "mail-at", "mail-trades"}
+    assert rows["awp"]["hours_training"] >= rows["at"]["hours_training"] > rows["mail-at"]["hours_training"]
+    assert record["hours"] == pytest.approx(
+        sum(row["hours_training"] + row["hours_judging"] for row in record["rows"]), abs=0.02
+    )
