@@ -152,7 +152,8 @@ def test_paired_comparisons_over_images_and_seeds() -> None:
     # t test and interval over seeds need three of them
     assert found.seeds_p is None
     assert found.seeds_half_width is None
-    assert found.half_width == pytest.approx(100 * 1.959964 * math.sqrt(1 / 3) / 2)
+    # with one image more each way 0, 0, 1, 1, 1, -1: variance 2/3
+    assert found.half_width == pytest.approx(100 * 1.959964 * math.sqrt(2 / 3 / 6))
     assert not found.is_clear
 
 
@@ -223,15 +224,15 @@ def test_a_contrast_of_two_rows_with_two_others_has_no_mcnemar() -> None:
     assert found.difference == 50.0
     assert found.pairs == ()
     assert found.seeds_p is None
-    # images differ by 1/2 and 1/2: nothing to test
-    assert found.images_p is None
+    # 1/2, 1/2 and one image more each way: variance 3/4, standard error sqrt(3)/4, z = 2/sqrt(3)
+    assert found.images_p == pytest.approx(0.2482131, rel=1e-5)
     twice = compare(Contrast("x", ("a", "b"), ("c", "d"), 2.0), column("AA", "aa"), rows)
     assert twice is not None
     assert twice.difference == 100.0
     uneven = compare(Contrast("y", ("a", "d"), ("c", "c")), column("AA", "aa"), rows)
     assert uneven is not None
-    # 1 and 1/2: mean 0.75, standard error 0.25, so z = 3
-    assert uneven.images_p == pytest.approx(0.0026998, rel=1e-4)
+    # 1, 1/2, 1, -1: mean of the images 0.75, standard error 0.4732
+    assert uneven.images_p == pytest.approx(0.1130, rel=1e-3)
     assert compare(Contrast("x", ("a",), ("e",)), column("AA", "aa"), rows) is None
 
 

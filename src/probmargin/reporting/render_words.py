@@ -74,7 +74,7 @@ def comparison_texts(found: Comparison) -> list[str]:
     over_images = "; ".join(
         f"s{pair.seed}: {pair.only_plus}/{pair.only_minus}, {p_text(pair.p)}" for pair in found.pairs
     )
-    if not found.pairs and found.images_p is not None:
+    if not found.pairs:
         over_images = f"z test, {p_text(found.images_p)}"
     over_seeds = DASH
     if found.seeds_std is not None:
