@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks import OUT, save
 from benchmarks.training import fast_steps, synthetic
 from probmargin.data.digits import load_digits
 from probmargin.engine.devices import pick_device
 from probmargin.engine.environment import commit, hardware, versions
-from probmargin.engine.files import write_json
 from probmargin.training.examples import ROWS, Dynamics
 
 KINDS: dict[str, dict[str, bool]] = {
@@ -127,7 +127,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--compile", default="default", choices=["default", "max-autotune", "off"])
     parser.add_argument("--one-stream", action="store_true", help="no pass beside the attack")
     parser.add_argument("--device", default=None)
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=OUT / "dynamics.json")
     options = parser.parse_args(arguments)
     device = pick_device(options.device)
     if device.type == "cpu":
@@ -165,8 +165,7 @@ def main(arguments: list[str]) -> None:
         "commit": commit(),
         "rows": rows,
     }
-    if options.out:
-        write_json(options.out, record)
+    save(options.out, record)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks import OUT, save
 from benchmarks.plain_autoattack import PlainAutoAttack
 from probmargin.attacks.balls import Norm
 from probmargin.core.losses import logit_margin
@@ -25,7 +26,6 @@ from probmargin.data.dataset import ImageSet
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
 from probmargin.engine.environment import commit, hardware, versions
-from probmargin.engine.files import write_json
 from probmargin.evaluation.autoattack import VERSIONS, run_autoattack
 from probmargin.methods.resolve import resolve
 from probmargin.runs.run import open_run
@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--device", default=None)
     parser.add_argument("--ours-only", action="store_true", help="leave the plain one out")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=OUT / "evaluation.json")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     model, test, trained_eps = subject(options)
@@ -112,8 +112,7 @@ def main(arguments: list[str]) -> None:
         "commit": commit(),
         **rows,
     }
-    if options.out:
-        write_json(options.out, record)
+    save(options.out, record)
 
 
 def report_ours(fast: dict[str, tuple[torch.Tensor, float]]) -> dict[str, Any]:

@@ -17,13 +17,12 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import plain
+from benchmarks import OUT, plain, save
 from probmargin.data.dataset import image_set
 from probmargin.data.digits import load_digits
 from probmargin.engine.compile import CompileMode
 from probmargin.engine.devices import Precision, pick_device, set_precision
 from probmargin.engine.environment import commit, hardware, versions
-from probmargin.engine.files import write_json
 from probmargin.methods.resolve import resolve
 from probmargin.models.build import build_model
 from probmargin.training.examples import empty_examples
@@ -177,7 +176,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--device", default=None)
     parser.add_argument("--one-stream", action="store_true", help="no pass beside the attack")
     parser.add_argument("--no-plain", action="store_true")
-    parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=OUT / "training.json")
     options = parser.parse_args(arguments)
     device = pick_device(options.device)
     if device.type == "cpu":
@@ -226,8 +225,7 @@ def main(arguments: list[str]) -> None:
         "commit": commit(),
         "rows": rows,
     }
-    if options.out:
-        write_json(options.out, record)
+    save(options.out, record)
 
 
 if __name__ == "__main__":

@@ -30,9 +30,18 @@ def test_make_bench_runs_training_autoattack_and_dynamics() -> None:
     assert "benchmarks.evaluation runs/a --num-examples 500 --device cpu --data-dir data" in named
 
 
-def test_the_record_keeps_dynamics_within_its_bound() -> None:
-    record: dict[str, Any] = json.loads((ROOT / "results" / "bench-dynamics-digits.json").read_text(encoding="utf-8"))
-    assert {"at", "mail-trades"} <= {row["method"] for row in record["rows"]}
+@pytest.mark.parametrize("name", ["training", "evaluation", "dynamics"])
+def test_a_benchmark_keeps_its_record_unless_told_where(name: str) -> None:
+    text = (ROOT / "benchmarks" / f"{name}.py").read_text(encoding="utf-8")
+    assert f'"--out", type=Path, default=OUT / "{name}.json"' in text
+    assert "save(options.out, record)" in text
+
+
+@pytest.mark.parametrize(("name", "methods"), [("digits", {"at", "mail-trades"}), ("128", {"mail-trades"})])
+def test_the_record_keeps_dynamics_within_its_bound(name: str, methods: set[str]) -> None:
+    path = ROOT / "results" / f"bench-dynamics-{name}.json"
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    assert methods <= {row["method"] for row in record["rows"]}
     for row in record["rows"]:
         assert row["slower_than_without"] <= MOST_SLOWED, row
         assert row["slower_with_the_epochs_end"] <= MOST_SLOWED, row
@@ -47,7 +56,9 @@ def test_the_benchmark_of_dynamics_measures_three_kinds_of_steps(tmp_path: Path)
     (row,) = json.loads(out.read_text(encoding="utf-8"))["rows"]
     assert row["method"] == "at"
     assert all(row[f"milliseconds_{kind}"] > 0 for kind in ("bare", "without", "with"))
-    assert len(said.splitlines()) == 2
+    *_, last = said.splitlines()
+    assert len(said.splitlines()) == 3
+    assert last == f"record: {out}"
 
 
 @pytest.mark.slow
