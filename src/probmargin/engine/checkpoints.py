@@ -6,7 +6,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,15 @@ def joined(**parts: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {f"{prefix}/{name}": tensor for prefix, group in parts.items() for name, tensor in group.items()}
 
 
+def in_order(states: Iterable[Path]) -> list[Path]:
+    """Files of states in the order of training: by epoch and batch, since numbers of more digits sort badly as text.
+
+    >>> [path.name for path in in_order([Path("state-10000"), Path("state-9999-00004"), Path("state-9999")])]
+    ['state-9999', 'state-9999-00004', 'state-10000']
+    """
+    return sorted(states, key=lambda path: ([int(number) for number in re.findall(r"\d+", path.name)], path.name))
+
+
 def _checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -46,7 +55,7 @@ def _checksum(path: Path) -> str:
 
 def file_hash(path: Path) -> str:
     """Sixteen hex digits that identify a file's content."""
-    if path.is_dir() and (states := sorted(path.glob("checkpoints/state-*.safetensors"))):
+    if path.is_dir() and (states := in_order(path.glob("checkpoints/state-*.safetensors"))):
         raise UsageError(f"{path} is a run's folder; give a file of its weights, --checkpoint {typed(states[-1])}")
     if not path.is_file():
         raise UsageError(f"there is no checkpoint file {path}; give a .safetensors, .pt or .pth file")
@@ -135,7 +144,7 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _check_is_file(path: Path) -> None:
-    if path.is_dir() and (states := sorted(path.glob("checkpoints/state-*.safetensors"))):
+    if path.is_dir() and (states := in_order(path.glob("checkpoints/state-*.safetensors"))):
         raise UsageError(f"{path} is a run's folder; give a file of its weights, --checkpoint {typed(states[-1])}")
     if not path.is_file():
         raise UsageError(f"there is no checkpoint file {path}; give a .safetensors, .pt or .pth file")

@@ -76,7 +76,7 @@ class Run:
 
     def states(self) -> list[Path]:
         """Saved states in the order of training, without their suffix; only those that are complete."""
-        return sorted(path.with_suffix("") for path in self.checkpoints_path.glob("state-*.json"))
+        return checkpoints.in_order(path.with_suffix("") for path in self.checkpoints_path.glob("state-*.json"))
 
     def load_state(self) -> tuple[Path, checkpoints.Checkpoint, list[str]]:
         """The latest state that is whole, and a sentence for each damaged one that was passed over."""
