@@ -192,6 +192,28 @@ def test_the_best_so_far_of_a_fork_is_that_of_scratch(
     assert bests[0]["sha256"] == bests[1]["sha256"]
 
 
+def test_a_fork_where_patience_would_have_run_out_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first look is the best here, so that patience p ends a run after epoch 1 + p."""
+    let_accuracy_fall(monkeypatch)
+    held: dict[str, Any] = {"validation": 20, "validation_every": 1}
+    _, parent = fit(tmp_path / "parent", recipe("at"), keep_epochs=(2, FORKED_AT), **held)
+    words = (
+        "with --early-stopping 2 training from scratch ends after epoch 3, so nothing is left to train after 4; "
+        "fork .*parent at an epoch before 3, or give --early-stopping 4$"
+    )
+    with pytest.raises(UsageError, match=words):
+        fit(tmp_path / "fork", recipe("at"), fork=f"{parent}@{FORKED_AT}", early_stopping=2, **held)
+    with pytest.raises(UsageError, match="--early-stopping 3 training from scratch ends after epoch 4"):
+        fit(tmp_path / "fork", recipe("at"), fork=f"{parent}@{FORKED_AT}", early_stopping=3, **held)
+    assert not (tmp_path / "fork").exists()
+    for number, (epochs, patience) in enumerate(((FORKED_AT, 4), (2, 2))):
+        named = {"fork": tmp_path / f"fork-{number}", "scratch": tmp_path / f"scratch-{number}"}
+        fit(named["fork"], recipe("at"), fork=f"{parent}@{epochs}", early_stopping=patience, **held)
+        fit(named["scratch"], recipe("at"), early_stopping=patience, **held)
+        assert without_rates(named["fork"]) == without_rates(named["scratch"])
+        assert len(without_rates(named["fork"])) == 1 + patience
+
+
 def test_the_record_tells_a_forks_own_seconds_from_the_whole(tmp_path: Path) -> None:
     _, parent = fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,))
     facts = json.loads((parent / "checkpoints" / f"state-{FORKED_AT:04d}.json").read_text())

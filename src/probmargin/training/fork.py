@@ -107,8 +107,9 @@ def legacy_of(fork: Fork, validation: Validation | None) -> Legacy:
 
 
 def _best_so_far(rows: list[dict[str, Any]], validation: Validation | None, fork: Fork) -> dict[str, Any] | None:
-    """The best epoch as the new run would have found it."""
+    """The best epoch as the new run would have found it; where its patience would have run out, there is no fork."""
     best: dict[str, Any] | None = None
+    over_after, longest = 0, 0
     for row in rows:
         if validation is None or not validation.is_due(row["epoch"]):
             continue
@@ -118,6 +119,15 @@ def _best_so_far(rows: list[dict[str, Any]], validation: Validation | None, fork
                 "with the same --validation-every"
             )
         best, _ = validation.update(best, row["validation"], row["epoch"] + 1)
+        longest = max(longest, best["looks_since"])
+        if validation.is_over(best):
+            over_after = over_after or row["epoch"] + 1
+    if validation is not None and over_after:
+        raise UsageError(
+            f"with --early-stopping {validation.patience} training from scratch ends after epoch {over_after}, so "
+            f"nothing is left to train after {fork.epochs}; fork {fork.run.path} at an epoch before {over_after}, or give "
+            f"--early-stopping {longest + 1}"
+        )
     return best
 
 
