@@ -1,5 +1,10 @@
 """Images that are not on the device: the same run, wherever they lie."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,6 +143,61 @@ def test_a_folder_larger_than_memory_stays_in_its_files(pictures: Path, monkeypa
     assert not isinstance(load_folder(pictures).train, FileImageSet)
     monkeypatch.setattr(folder, "free_memory", lambda: 1000)
     assert isinstance(load_folder(pictures).train, FileImageSet)
+
+
+def started_on_files(pictures: Path, run: Path) -> subprocess.Popen[str]:
+    """A run in a process group of its own that has workers and would go on for long."""
+    options = f"--method at --batch-size 2 --model small-cnn --device cpu --epochs 5000 --out {run}"
+    command = f"-m probmargin train --data folder:{pictures} --placement files {options}".split()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+    while not list(run.glob("checkpoints/state-*.json")) or len(group(process.pid)) < 2:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.01)
+    return process
+
+
+def group(number: int) -> list[int]:
+    """The processes of a group that still run."""
+    found = []
+    for folder_ in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, leader = (folder_ / "stat").read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(leader) == number and state != "Z":
+            found.append(int(folder_.name))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_a_stop_sent_to_the_workers_too_saves_the_state(tmp_path: Path, pictures: Path, number: signal.Signals) -> None:
+    """As `timeout` and Ctrl-C send it: a worker that ended would take the run with it."""
+    process = started_on_files(pictures, tmp_path / "run")
+    os.killpg(process.pid, number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "interrupted; state saved as" in err
+    assert not group(process.pid)
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_run_that_is_killed(tmp_path: Path, pictures: Path) -> None:
+    process = started_on_files(pictures, tmp_path / "run")
+    process.kill()
+    process.communicate(timeout=60)
+    end = time.monotonic() + 60
+    while group(process.pid) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not group(process.pid)
 
 
 @pytest.mark.gpu

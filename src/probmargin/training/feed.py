@@ -1,12 +1,13 @@
 """Where training images lie, and how batches of them reach the device."""
 
 import os
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import islice
 from typing import ClassVar, Literal
 
@@ -130,6 +131,28 @@ class _Files(Dataset[torch.Tensor]):
         return self._train.read(place)
 
 
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+def _ignore_stops(worker: int) -> None:
+    """A worker goes on until its run ends: a terminal and `timeout` send a stop to all processes of a group.
+
+    It ends with the process that started it, also where that one is killed: torch's workers look for it.
+    """
+    for number in _STOPS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def _stops_held_back() -> Iterator[None]:
+    """Workers start with stops blocked, since one could come before they ignore it; here it comes a little later."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class FileFeed(Feed):
     """Images in files: worker processes read and decode the next batches."""
 
@@ -148,8 +171,11 @@ class FileFeed(Feed):
             collate_fn=torch.stack,
             num_workers=self._workers,
             pin_memory=self.device.type == "cuda",
+            worker_init_fn=_ignore_stops,
         )
-        source, began = iter(loader), time.perf_counter()
+        with _stops_held_back():
+            source = iter(loader)
+        began = time.perf_counter()
         for pixels in source:
             moved = pixels.to(self.device, non_blocking=True)
             self.arrived(time.perf_counter() - began)
