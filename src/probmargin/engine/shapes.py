@@ -89,6 +89,8 @@ class Place(TypedDict):
     precision: NotRequired[str]
     processes: NotRequired[int]
     sync_bn: NotRequired[bool]
+    before: NotRequired[dict[str, Any]]
+    """Entries of the record that this start has changed, as they were."""
 
 
 class BestLook(TypedDict):

@@ -140,9 +140,25 @@ class Beginning:
             place = {key: saved.facts[key] for key in ("epoch", "batch")}
             now = {key: self.environment[key] for key in _CONDITIONS}
             changed = {key: value for key, value in now.items() if value != run.record.get(key)}
-            run.update_record(resumes=[*run.record.get("resumes", []), place | changed])
+            asked, before = self._asked_anew()
+            listed = [*run.record.get("resumes", []), place | changed | before]
+            run.update_record(**asked, resumes=listed)
             reporter.say(f"going on from {path.name} of {run.path}")
         return saved
+
+    def _asked_anew(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The record's entries on looks and kept states as this start asks for them; what they were, if different."""
+        record, monitors = self.run.record, self.environment.get("monitors")
+        asked: dict[str, Any] = {"options": dict(self.environment["options"])}
+        known = record.get("monitors")
+        if monitors is not None:
+            # The numbers of attacks that are not asked for any more stay in the metrics.
+            counts = {**(known or {}).get("counts", {}), **monitors["counts"]}
+            asked["monitors"] = {**monitors, "counts": counts}
+        elif known is not None and "monitor_every" in (record.get("options") or {}):
+            asked["options"]["monitor_every"] = record["options"]["monitor_every"]
+        before = {key: record.get(key) for key, value in asked.items() if value != record.get(key)}
+        return asked, {"before": before} if before else {}
 
 
 def _others(folder: Path) -> list[str]:

@@ -125,8 +125,8 @@ def _best_so_far(rows: list[dict[str, Any]], validation: Validation | None, fork
     if validation is not None and over_after:
         raise UsageError(
             f"with --early-stopping {validation.patience} training from scratch ends after epoch {over_after}, so "
-            f"nothing is left to train after {fork.epochs}; fork {fork.run.path} at an epoch before {over_after}, or give "
-            f"--early-stopping {longest + 1}"
+            f"nothing is left to train after {fork.epochs}; fork {fork.run.path} at an epoch before {over_after}, or "
+            f"give --early-stopping {longest + 1}"
         )
     return best
 
