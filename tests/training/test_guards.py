@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from training_runs import StopAfter, fit, recipe
 
 from probmargin.core.errors import UsageError
 from probmargin.methods.method import Phase
 from probmargin.runs.run import open_run
-from probmargin.training.guards import above_chance, check_collapse
+from probmargin.training.guards import above_chance, check_collapse, check_last_batch
 from probmargin.training.loop import TrainingStopped
 from probmargin.training.progress import Reporter
 from probmargin.training.stepper import Stepper
@@ -137,6 +138,28 @@ def test_memory_that_ends_names_a_batch_size(tmp_path: Path, monkeypatch: pytest
         fit(path, recipe("at", epochs=2), resume=True)
     assert "\n" not in str(stopped.value)
     assert states(path)["state-0001.safetensors"] == kept["state-0001.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("images", "batch_size", "processes", "advice"),
+    [
+        (33, 16, 1, "33 images in batches of 16 leave one image by itself, .* use --batch-size 15"),
+        (9, 1, 1, "use --batch-size 3"),
+        (1437, 205, 2, "in batches of 205 over 2 processes leave one image by itself, .* use --batch-size 204"),
+        (66, 3, 2, "use --batch-size 6"),
+        (3, 3, 2, "use more images or fewer processes"),
+    ],
+)
+def test_one_image_for_batch_norm_of_vectors_is_refused(
+    images: int, batch_size: int, processes: int, advice: str
+) -> None:
+    shape = (1, 4, 4)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    with pytest.raises(UsageError, match=advice):
+        check_last_batch(model, shape, images, batch_size, processes)
+    check_last_batch(nn.Sequential(nn.Flatten(), nn.Linear(16, 2)), shape, images, batch_size, processes)
+    if found := re.search(r"batch-size (\d+)", advice):
+        check_last_batch(model, shape, images, int(found[1]), processes)
 
 
 def test_a_phase_that_would_be_ignored_is_refused(tmp_path: Path) -> None:

@@ -76,19 +76,38 @@ def short_reach(method: Method) -> str | None:
     )
 
 
-def check_last_batch(model: nn.Module, image_shape: Sequence[int], num_examples: int, batch_size: int) -> None:
-    """Refuse a last batch of one image where the model cannot train on it, as batch norm of vectors cannot."""
-    if num_examples % batch_size != 1:
+def check_last_batch(
+    model: nn.Module, image_shape: Sequence[int], num_examples: int, batch_size: int, processes: int = 1
+) -> None:
+    """Refuse a batch, or a process's share of one, of one image where the model cannot train on it.
+
+    Batch norm of vectors cannot. `processes` are those that normalise by themselves.
+    """
+    if _smallest_share(num_examples, batch_size, processes) != 1:
         return
     device = next(model.parameters()).device
     try:
         with frozen(model, "train") as call, torch.no_grad():
             call(torch.zeros(1, *image_shape, device=device))
     except ValueError:
+        # Smaller ones first, which surely fit in memory.
+        others = (*range(batch_size - 1, 1, -1), *range(batch_size + 1, num_examples + 1))
+        good = next((size for size in others if _smallest_share(num_examples, size, processes) > 1), None)
+        fix = "use more images or fewer processes" if good is None else f"use --batch-size {good}"
+        over = f" over {processes} processes" if processes > 1 else ""
         raise UsageError(
-            f"the last batch of {num_examples} images in batches of {batch_size} is one image, on which this model "
-            f"cannot be trained: use --batch-size {batch_size - 1}"
+            f"{num_examples} images in batches of {batch_size}{over} leave one image by itself, on which this model "
+            f"cannot be trained: {fix}"
         ) from None
+
+
+def _smallest_share(num_examples: int, batch_size: int, processes: int) -> int:
+    """Images of the smallest share of an epoch's smallest batch.
+
+    >>> _smallest_share(1437, 205, 1), _smallest_share(1437, 205, 2), _smallest_share(10, 20, 3)
+    (2, 1, 3)
+    """
+    return min(batch_size, num_examples % batch_size or num_examples) // processes
 
 
 def check_batch(model: nn.Module, x: torch.Tensor) -> None:

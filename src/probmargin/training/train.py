@@ -101,7 +101,8 @@ class _Training:
             new_head=self.request.new_head,
         )
         shape = (self.data.channels, *self.data.image_size)
-        check_last_batch(model, shape, len(self.images.train), self.method.batch_size)
+        alone = 1 if self.request.sync_bn else self.world.size
+        check_last_batch(model, shape, len(self.images.train), self.method.batch_size, alone)
         check_outside(model, self.images.train.take(range(1)).floats(), self.method.attack)
         if not isinstance(self.request.model, str) or ":" in self.request.model:
             whole = self.images.train.take(range(min(self.method.batch_size, len(self.images.train))))
