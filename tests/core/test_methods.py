@@ -232,6 +232,16 @@ def test_settings_by_path() -> None:
         ("phases=x", "JSON list"),
         ("phases=3", "JSON list"),
         ('phases=[{"from_epoch": 1, "start_from_epoch": 2}]', "must be from 0 to its from_epoch 1, not 2"),
+        ('phases=[{"from_epoch": -1}]', "must be from 0 to its from_epoch -1, not -1"),
+        (
+            'phases=[{"from_epoch": 100, "start_from_epoch": 99}]',
+            "goes on from the state after 99 epochs with epoch 100, and epochs=100 ends before; use --epochs 100, "
+            "which scales phases too, or epochs=101 or more",
+        ),
+        (
+            'phases=[{"from_epoch": 9, "start_from_epoch": 5}, {"from_epoch": 12, "start_from_epoch": 7}]',
+            "the state after 7 epochs, which another phase skips; choose a start_from_epoch that is trained",
+        ),
     ],
 )
 def test_bad_settings_name_the_fix(setting: str, words: str) -> None:
@@ -239,6 +249,20 @@ def test_bad_settings_name_the_fix(setting: str, words: str) -> None:
         with_settings(named("mail-trades"), parse_assignments([setting]))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_no_plan_goes_past_the_end() -> None:
+    """The first release's phase, at the length that digits give it, with another number of epochs set as it is."""
+    release = resolve("mail-trades", preset="official-2021", data="digits")
+    (phase,) = release.phases
+    assert (phase.start_from_epoch, phase.from_epoch) == (21, 22)
+    for epochs in range(1, 40):
+        if epochs == 22:
+            with pytest.raises(UsageError, match="use --epochs 22, which scales phases too, or epochs=23 or more"):
+                with_settings(release, {"epochs": "22"})
+        else:
+            assert with_settings(release, {"epochs": str(epochs)}).epoch_plan()[-1] == epochs - 1
+        assert with_epochs(release, epochs).epoch_plan()[-1] == epochs - 1
 
 
 def test_a_component_without_settings_says_so() -> None:

@@ -7,6 +7,7 @@ import pytest
 from probmargin.experiments.catalogue import find
 from probmargin.experiments.grid import make_grid
 from probmargin.experiments.plan import Place, Planned, plan_runs, shared_epochs
+from probmargin.methods.plain import with_settings
 from probmargin.methods.resolve import named
 
 
@@ -59,6 +60,12 @@ def test_rows_fork_from_each_other_where_no_control_is_there(tmp_path: Path) -> 
 )
 def test_epochs_that_recipes_share(parent: str, child: str, epochs: int) -> None:
     assert shared_epochs(named(parent), named(child)) == epochs
+
+
+def test_recipes_that_skip_the_same_epochs_share_a_state_that_there_is() -> None:
+    """The first release goes on from the state after 70 epochs with epoch 75: there is none after 75."""
+    first = named("mail-trades", "official-2021")
+    assert shared_epochs(first, with_settings(first, {"weight.slope": "3"})) == 70
 
 
 def test_seeds_do_not_mix(tmp_path: Path) -> None:

@@ -145,7 +145,8 @@ def shared_epochs(parent: Method, child: Method) -> int:
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (low, middle - 1) if recipe_differences(parent, child, middle, 1) else (middle, high)
-    return low
+    # Of epochs that both skip there is no state.
+    return max((epoch + 1 for epoch in parent.epoch_plan() if epoch < low), default=0)
 
 
 def _with_parents(planned: list[Planned], place: Place) -> list[Planned]:

@@ -110,6 +110,26 @@ class Method:
                 raise UsageError(
                     f"start_from_epoch of a phase must be from 0 to its from_epoch {phase.from_epoch}, not {start}"
                 )
+        self._check_jumps()
+
+    def _check_jumps(self) -> None:
+        """A phase that goes on from an earlier state finds it, and begins before the run ends."""
+        trained = {0, *(epoch + 1 for epoch in self.epoch_plan())}
+        for phase in self.phases:
+            start, first = phase.start_from_epoch, phase.from_epoch
+            # What starts after the run's end is never reached.
+            if start is None or start == first or start >= self.epochs:
+                continue
+            if first >= self.epochs:
+                raise UsageError(
+                    f"a phase goes on from the state after {start} epochs with epoch {first}, and epochs={self.epochs} "
+                    f"ends before; use --epochs {self.epochs}, which scales phases too, or epochs={first + 1} or more"
+                )
+            if start not in trained:
+                raise UsageError(
+                    f"a phase goes on from the state after {start} epochs, which another phase skips; choose a "
+                    "start_from_epoch that is trained"
+                )
 
     def _check_parts(self) -> None:
         needs = self.needs

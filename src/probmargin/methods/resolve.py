@@ -110,8 +110,8 @@ def with_epochs(method: Method, epochs: int) -> Method:
     phases = tuple(_scaled_phase(phase, scaled) for phase in method.phases)
     awp = method.awp and replace(method.awp, warmup_epochs=scaled(method.awp.warmup_epochs))
     burn_in = min(scaled(method.burn_in_epochs), epochs - 1)
-    changed = replace(method, epochs=epochs, lr_milestones=tuple(milestones), burn_in_epochs=burn_in)
-    return replace(changed, phases=phases, awp=awp)
+    times: dict[str, Any] = {"lr_milestones": tuple(milestones), "burn_in_epochs": burn_in, "phases": phases}
+    return replace(method, epochs=epochs, awp=awp, **times)
 
 
 def _scaled_phase(phase: Phase, scaled: Callable[[int], int]) -> Phase:

@@ -37,11 +37,16 @@ def parse_epochs(text: str, epochs: int) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-def check_kept_epochs(kept: Sequence[object], epochs: int) -> None:
-    """Refuse what is no epoch of the run."""
+def check_kept_epochs(kept: Sequence[object], epochs: int, plan: Sequence[int] | None = None) -> None:
+    """Refuse what is no epoch of the run, or, where its plan (from 0) is given, none that it trains."""
     for epoch in kept:
         if not isinstance(epoch, int) or not 1 <= epoch <= epochs:
             raise UsageError(f"--keep-epochs takes epochs from 1 to {epochs}, such as 70,76, not {str(epoch)!r}")
+        if plan is not None and epoch - 1 not in plan:
+            near = max((other + 1 for other in plan if other < epoch), default=plan[0] + 1)
+            raise UsageError(
+                f"--keep-epochs {epoch}: a phase skips that epoch, so there is no state after it; keep {near} instead"
+            )
 
 
 def check_phases(method: Method) -> None:

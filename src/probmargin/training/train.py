@@ -83,7 +83,7 @@ class _Training:
         set_precision(self.precision)
         check_phases(method)
         check_every_epoch(method)
-        check_kept_epochs(request.keep_epochs, method.epochs)
+        check_kept_epochs(request.keep_epochs, method.epochs, method.epoch_plan())
         self.images = _prepare(data, request)
         self.placement = coerce(request.placement, Placement, "--placement")
         check_placement(self.images.train, self.placement)
