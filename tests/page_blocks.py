@@ -15,6 +15,7 @@ from typing import Any
 
 import typer
 from markdown_it import MarkdownIt
+from torch.distributed.run import parse_args
 
 from probmargin import cli
 from probmargin.cli.app import app
@@ -77,6 +78,10 @@ def own_arguments(words: list[str]) -> list[str] | None:
     """The arguments of `probmargin` in a command, None where it is another program's."""
     if words[0] == "probmargin":
         return words[1:]
+    if words[0] == "torchrun":
+        # Its own parser, since it refuses options behind the module's name that look like half of its own.
+        asked = parse_args(words[1:])
+        return list(asked.training_script_args) if asked.training_script == "probmargin" else None
     if "-m" in words and words[words.index("-m") + 1 :][:1] == ["probmargin"]:
         return words[words.index("-m") + 2 :]
     return None

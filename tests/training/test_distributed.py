@@ -7,16 +7,22 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from training_runs import recipe
 
 from probmargin.core.errors import UsageError
+from probmargin.engine.compile import CompileMode
 from probmargin.engine.distributed import World, process_group
 from probmargin.runs.run import open_run
+from probmargin.training import assemble
 from probmargin.training.distributed import check_shares, with_sync_bn
+from probmargin.training.network import Network
+from probmargin.training.state import TrainState
 
 HERE = Path(__file__).parent
 
@@ -78,6 +84,20 @@ def test_a_batch_too_small_for_the_processes_is_refused() -> None:
         check_shares(65, 16, World(0, 2))
     with pytest.raises(UsageError, match="--sync-bn"):
         with_sync_bn(torch.nn.BatchNorm2d(3), torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("is_cuda", "mode"), [(True, "default"), (True, "max-autotune"), (True, "off"), (False, "default")]
+)
+def test_processes_on_cuda_say_that_nothing_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, is_cuda: bool, mode: CompileMode
+) -> None:
+    monkeypatch.setattr(assemble, "DistributedNetwork", lambda model, precision, world: Network(model, precision))
+    images: Any = SimpleNamespace(labels=SimpleNamespace(is_cuda=is_cuda))
+    state = TrainState.fresh(torch.nn.Linear(2, 2), recipe("at"))
+    stepper = assemble.make_stepper(state, images, recipe("at"), 1, assemble.Hardware("fp32", World(0, 2), mode))
+    said = [note for note in stepper.network.notes if "operation by operation: nothing is compiled" in note]
+    assert len(said) == (is_cuda and mode != "off")
 
 
 TRAIN = ("-m", "probmargin", "train", "--data", "digits", "--model", "small-cnn", "--device", "cpu", "--method", "at")

@@ -31,6 +31,11 @@ def make_stepper(state: TrainState, train: ImageSet, method: Method, seed: int, 
     network: Network
     if hardware.world.size > 1:
         network = DistributedNetwork(state.model, hardware.precision, hardware.world)
+        if train.labels.is_cuda and hardware.compile != "off":
+            network.notes.append(
+                "several processes run operation by operation: nothing is compiled, batch norm is not folded for the "
+                "attack, and no step is a CUDA graph"
+            )
     elif hardware.compile != "off":
         # Nothing is compiled on a CPU; folding batch norm for the attack alone makes steps a fifth faster.
         network = FastNetwork(state.model, hardware.precision, "off", image_shape=train.images.shape[1:])
