@@ -36,9 +36,9 @@ CAPTURED: tuple[Form, ...] = get_args(Form)
 def with_form(subject: Subject, model: nn.Module, name: str) -> Subject:
     """The subject, with one form that all searches ask."""
     if name in PLAIN:
-        return replace(subject, call=PLAIN[name](model, subject.x), forms={})
+        return replace(subject, call=PLAIN[name](model, subject.x), forms={}, rounds=name != "float32")
     call = captured_form(model, subject.x, 4096, cast(Form, name))
-    return replace(subject, forms=dict.fromkeys(CAPTURED, call))
+    return replace(subject, forms=dict.fromkeys(CAPTURED, call), rounds=True)
 
 
 def main(arguments: list[str]) -> None:

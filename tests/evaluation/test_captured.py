@@ -23,7 +23,17 @@ from probmargin.engine.folding import CannotFold
 from probmargin.engine.graphs import chosen_kernels
 from probmargin.evaluation import network as network_module
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, evaluate, judge
-from probmargin.evaluation.network import Form, captured_float32, captured_form, check_alike, check_slopes, folded_form
+from probmargin.evaluation.network import (
+    Form,
+    Ready,
+    Watched,
+    captured_float32,
+    captured_form,
+    check_alike,
+    check_slopes,
+    folded_form,
+    refuse_random,
+)
 from probmargin.evaluation.opening import Threat, opened
 from probmargin.evaluation.recheck import recheck
 from probmargin.evaluation.search import Stage, attempt, confirm, find_room, form_for, full_float32, run_stage
@@ -256,12 +266,62 @@ def test_a_claim_that_does_not_hold_is_searched_again_in_float32(name: str) -> N
     with opened(model, x, labels, Threat("Linf", 0.1), None) as (subject, _):
         (exact,) = run_stage(subject, stage, rows)
         form, _ = at_few_sizes(Rounded(model, 0.05), most=1024)
-        rounded = replace(subject, forms={"bf16": form, "tf32": form})
+        rounded = replace(subject, forms={"bf16": form, "tf32": form}, rounds=True)
         trusted = confirm(rounded, rows, attempt(rounded, stage, rows, form))
         (found,) = run_stage(rounded, stage, rows)
     counts = [int(each.broken.sum()) for each in (trusted, found, exact)]
     assert counts[0] < counts[1], counts
     assert counts[2] <= counts[1] + 1, counts
+
+
+@pytest.mark.parametrize("name", ["apgd-t", "square"])
+def test_a_model_without_forms_that_rounds_is_searched_again_too(name: str) -> None:
+    model, x, labels = linear_task(count=60)
+    stage, rows = Stage(name, small_budget("Linf", 0.1)[name]), torch.arange(60)
+    with opened(model, x, labels, Threat("Linf", 0.1), None) as (subject, ready):
+        assert not ready.rounds
+        assert not subject.rounds
+        quick = replace(subject, call=Rounded(model, 0.05))
+        (trusted,) = run_stage(quick, stage, rows)
+        (found,) = run_stage(replace(quick, rounds=True), stage, rows)
+    assert int(trusted.broken.sum()) < int(found.broken.sum())
+    assert Ready(model, model, is_exact=False).rounds
+    assert Ready(model, model, {"bf16": model}).rounds
+
+
+def test_a_form_that_overflows_is_not_believed() -> None:
+    model, x, labels = linear_task(count=60)
+    stage, rows = Stage("square", small_budget("Linf", 0.1)["square"]), torch.arange(60)
+    calls: list[int] = []
+
+    def later(images: Images) -> Logits:
+        """Overflows on proposals alone."""
+        calls.append(len(images))
+        logits: Logits = model(images)
+        return logits if len(calls) == 1 else logits * torch.nan
+
+    with opened(model, x, labels, Threat("Linf", 0.1), None) as (subject, _):
+        (exact,) = run_stage(subject, stage, rows)
+        watched = Watched(later)
+        rounded = replace(subject, forms={"fp16": watched}, rounds=True)
+        (found,) = run_stage(rounded, stage, rows)
+        nothing = Watched(lambda images: model(images) * torch.nan)
+        (unseen,) = run_stage(replace(rounded, forms={"bf16": nothing.form, "fp16": nothing.form}), stage, rows)
+    assert not watched.overflowed()
+    assert torch.equal(found.broken, exact.broken)
+    # Without a watch, what is not a number at the end is searched again at least.
+    assert torch.equal(unseen.broken, exact.broken)
+    assert int(exact.broken.sum()) > 0
+    good = Watched(model)
+    good(x)
+    assert not good.overflowed()
+
+
+def test_a_random_model_gets_no_forms() -> None:
+    model, x, _ = linear_task(count=8)
+    refuse_random(model, x)
+    with pytest.raises(CannotFold, match="its output is random"):
+        refuse_random(lambda images: model(images + 0.1 * torch.randn_like(images)), x)
 
 
 def test_a_form_with_other_gradients_is_refused() -> None:

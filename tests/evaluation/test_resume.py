@@ -1,5 +1,6 @@
 """Killed and started again: the result is that of an evaluation nobody disturbed."""
 
+import importlib
 import json
 import random
 import shutil
@@ -19,10 +20,11 @@ from probmargin.attacks.apgd import APGD
 from probmargin.evaluation import parts as parts_module
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
 from probmargin.evaluation.network import Ready
-from probmargin.evaluation.parts import StoredParts, weights_hash
+from probmargin.evaluation.parts import StoredParts, model_code_hash, weights_hash
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.evaluation.summary import summarize
 from probmargin.evaluation.verdicts import write_arrays
+from probmargin.models.build import build_model
 
 ATTACKS = ["nat", "pgd-3x2", "apgd-ce"]
 SETTINGS = EvaluationSettings(eps=0.05, batch_size=7)
@@ -151,6 +153,67 @@ def test_the_hash_of_weights_sees_every_tensor() -> None:
     assert weights_hash(model.to(memory_format=torch.channels_last)) == first  # type: ignore[call-overload]
     model[1].running_mean[0] += 1  # type: ignore[index,operator]
     assert weights_hash(model) != first
+
+
+FOREIGN = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale, self.head = scale, nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.head(self.scale * x.flatten(1))
+
+def one():
+    return Net(1.0)
+
+def other():
+    return Net(-1.0)
+"""
+
+
+def test_verdicts_of_the_same_weights_under_other_code_are_not_reused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine_to_judge.py"
+    path.write_text(FOREIGN, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module("mine_to_judge")
+    torch.manual_seed(0)
+    torch.save(module.one().state_dict(), tmp_path / "net.pt")
+    out = tmp_path / "result.json"
+
+    def accuracy(name: str) -> tuple[float, str]:
+        request = EvaluationRequest(
+            model=f"mine_to_judge:{name}",
+            checkpoint=tmp_path / "net.pt",
+            data="digits",
+            attacks=("nat", "fgsm"),
+            eps="0.01",
+            device="cpu",
+            out=out,
+        )
+        found, _ = evaluate_subject(request, lambda _: None)
+        return found["fgsm"]["robust_accuracy"], found["model_code"]
+
+    first, other = accuracy("one"), accuracy("other")
+    assert first[0] != other[0]
+    assert first[1] != other[1]
+    assert accuracy("one") == first
+    path.write_text(FOREIGN.replace("self.scale * x", "self.scale * (1 - x)"), encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "mine_to_judge")
+    importlib.invalidate_caches()
+    changed = accuracy("one")
+    assert changed[0] != first[0]
+    assert changed[1] != first[1]
+
+
+def test_our_own_networks_need_no_hash_of_their_code() -> None:
+    assert model_code_hash(build_model("small-cnn", num_classes=10, in_channels=1), "small-cnn") is None
+    assert model_code_hash(nn.Sequential(nn.Flatten()), "mine:build") != model_code_hash(nn.Sequential(), "mine:build")
 
 
 def test_a_run_is_not_attacked_twice(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

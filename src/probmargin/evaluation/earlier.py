@@ -12,9 +12,9 @@ from probmargin.core.records import canonical_hash
 from probmargin.engine.files import read_json_object
 from probmargin.evaluation.verdicts import Array, EntryVerdicts, Verdicts
 
-CONDITIONS = ("protocol", "norm", "eps", "seed", "search", "weights", "data_fingerprint")
+CONDITIONS = ("protocol", "norm", "eps", "seed", "search", "weights", "model_code", "data_fingerprint")
 """What results that stand side by side agree in, beside the images."""
-_SUBJECT = ("weights", "data_fingerprint")
+_SUBJECT = ("weights", "model_code", "data_fingerprint")
 _MACHINE = ("hardware", "commit", "versions")
 
 

@@ -175,6 +175,7 @@ def judge(
         clean_seconds = time.perf_counter() - begun
         worst = Worst(subject, keep.images)
         clean = {name: values.numpy().copy() for name, values in vars(worst.score).items()}
+        notes = [*ready.notes, *_warned(subject, plans, say)]
         entries = {}
         for plan in plans:
             part = _part(subject, plan, settings)
@@ -184,7 +185,7 @@ def judge(
             entry.facts.update({} if made.hardware == keep.hardware else {"hardware": made.hardware})
             entry.facts.update(_second_look(part, plan, entry, ready, made, settings.recheck, say))
             entries[plan.name] = entry
-    entries[plans[0].name].facts.setdefault("warnings", []).extend(ready.notes)
+    entries[plans[0].name].facts.setdefault("warnings", []).extend(notes)
     verdicts = Verdicts(
         ids=subject.ids.cpu().numpy(),
         labels=labels.cpu().numpy(),
@@ -196,6 +197,15 @@ def judge(
         facts={"protocol": settings.protocol, **settings.conditions()},
     )
     return verdicts, worst.x_adv
+
+
+def _warned(subject: Subject, plans: Sequence[Plan], say: Log) -> list[str]:
+    """What makes PGD's numbers doubtful; searches look for themselves."""
+    plain = [stage for plan in plans if not plan.is_search for stage in plan.stages]
+    found = warnings_before(subject, plain) if plain else []
+    for line in found:
+        say(f"warning: {line}")
+    return found
 
 
 def _plans(attacks: Sequence[str], settings: EvaluationSettings) -> list[Plan]:
@@ -253,7 +263,7 @@ def _second_look(
     if plan.version is None:
         return {}
     facts: dict[str, Any] = {"search_precision": made.precision}
-    asked = (RECHECKED if subject.forms else 0) if count is None else count
+    asked = (RECHECKED if subject.rounds else 0) if count is None else count
     if not asked and made.precision != ready.precision:
         say(f"searched in {made.precision} before: no second look in float32 is taken here")
     standing = torch.from_numpy(entry.correct)

@@ -11,10 +11,11 @@ from torch import nn
 
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import model_mode
-from probmargin.core.types import Classifier, Images
+from probmargin.core.types import Classifier, Images, Logits
 from probmargin.engine.captured import captured
 from probmargin.engine.compile import compiled, use_persistent_cache
 from probmargin.engine.folding import CannotFold, FoldedNetwork
+from probmargin.evaluation.checks import SAME_OUTPUT, output_spread
 from probmargin.evaluation.quick import quick_copy
 
 Form = Literal["bf16", "fp16", "tf32"]
@@ -30,6 +31,26 @@ SearchPrecision = Literal["auto", "bf16", "tf32", "float32"]
 """What searches compute in on CUDA; auto leaves the choice to each attack. On a CPU it is float32 whatever is asked."""
 
 
+class Watched:
+    """A form that notes whether a logit was not a number: float16 overflows, and a search takes that for no break."""
+
+    def __init__(self, form: Classifier) -> None:
+        self.form = form
+        self._bad: torch.Tensor | None = None
+
+    def __call__(self, x: Images) -> Logits:
+        """The form's logits."""
+        logits = self.form(x)
+        bad = ~logits.detach().isfinite().all()
+        self._bad = bad if self._bad is None else self._bad | bad
+        return logits
+
+    def overflowed(self) -> bool:
+        """Whether that happened since the last time this was asked."""
+        bad, self._bad = self._bad, None
+        return bad is not None and bool(bad)
+
+
 @dataclass(frozen=True)
 class Ready:
     """One model in several forms; what a search finds in another counts only if it holds in the exact one."""
@@ -42,6 +63,11 @@ class Ready:
     notes: tuple[str, ...] = ()
     is_exact: bool = True
     """Whether a search that asks no form of its own computes in float32, not in TF32."""
+
+    @property
+    def rounds(self) -> bool:
+        """Whether searches compute in fewer digits than what decides."""
+        return bool(self.forms) or not self.is_exact
 
     @property
     def precision(self) -> str:
@@ -76,7 +102,7 @@ def made_ready(model: Classifier, x: Images, most: int | None = None, wanted: Co
     """
     exact, notes = exact_form(model)
     if not isinstance(exact, nn.Module):
-        return Ready(exact, exact)
+        return Ready(exact, exact, is_exact=not (x.is_cuda and wanted))
     if x.is_cuda and most is not None:
         return _ready_on_cuda(exact, x, (most, wanted), notes)
     return Ready(exact, quick_copy(exact, x), notes=notes)
@@ -86,6 +112,8 @@ def _ready_on_cuda(model: nn.Module, x: Images, asked: tuple[int, Collection[For
     """Folded, compiled, captured; the plain form, and a note that says why, where that cannot be done."""
     most, wanted = asked
     try:
+        with model_mode(model, "eval"):
+            refuse_random(model, x)
         forms = dict(captured_or_finer(model, x, most, form) for form in sorted(wanted))
     except torch.cuda.OutOfMemoryError:
         raise
@@ -94,6 +122,12 @@ def _ready_on_cuda(model: nn.Module, x: Images, asked: tuple[int, Collection[For
         notes = (*notes, f"searches run operation by operation: {reason}")
         return Ready(model, quick_copy(model, x), notes=notes, is_exact=False)
     return Ready(model, model, forms, notes)
+
+
+def refuse_random(model: Classifier, x: Images) -> None:
+    """Refuse a model whose output is random: what is traced or captured may draw once and for all."""
+    if output_spread(model, x[:8]) > SAME_OUTPUT:
+        raise CannotFold("its output is random")
 
 
 def folded_form(model: nn.Module, dtype: torch.dtype) -> FoldedNetwork:
@@ -116,7 +150,8 @@ def captured_form(model: nn.Module, x: Images, most: int, form: Form) -> Classif
 def captured_or_finer(model: nn.Module, x: Images, most: int, form: Form) -> tuple[Form, Classifier]:
     """A form and its name; TF32 where the model's values are beyond float16."""
     try:
-        return form, captured_form(model, x, most, form)
+        call = captured_form(model, x, most, form)
+        return form, Watched(call) if form == "fp16" else call
     except CannotFold:
         if form != "fp16":
             raise

@@ -49,4 +49,4 @@ def opened(
         check_logits(logits, labels)
         ids = (torch.arange(len(x)) if threat.ids is None else threat.ids).to(x.device)
         shared = (x, labels, ids, threat.norm, threat.eps, threat.seed)
-        yield Subject(call, judge, *shared, logits, room, ready.forms, search), ready
+        yield Subject(call, judge, *shared, logits, room, ready.forms, search, ready.rounds), ready

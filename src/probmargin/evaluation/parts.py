@@ -2,7 +2,8 @@
 
 import functools
 import hashlib
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,36 @@ from probmargin.evaluation.verdicts import write_arrays
 
 @functools.cache
 def attack_code_hash() -> str:
-    """Sixteen hex digits that change with any line of the attacks: partial results of other code are not reused."""
+    """Sixteen hex digits that change with any line of the attacks, of what calls them, or of our networks.
+
+    Partial results of other code are not reused.
+    """
+    package = Path(str(probmargin.attacks.__file__)).parents[1]
+    return _files_hash(path for name in ("attacks", "evaluation", "models") for path in (package / name).glob("*.py"))
+
+
+def _files_hash(paths: Iterable[Path], *words: str) -> str:
     digest = hashlib.sha256()
-    for path in sorted(Path(str(probmargin.attacks.__file__)).parent.glob("*.py")):
+    for path in sorted(paths):
         digest.update(path.read_bytes())
+    for word in words:
+        digest.update(word.encode())
     return digest.hexdigest()[:16]
+
+
+def model_code_hash(model: nn.Module, name: str) -> str | None:
+    """Sixteen hex digits that change with the files a user's model is written in; None for networks of ours.
+
+    The same weights under another forward pass are another model.
+    """
+    modules = {type(module).__module__ for module in model.modules()}
+    if ":" in name:
+        modules.add(name.partition(":")[0])
+    foreign = sorted(one for one in modules if one.partition(".")[0] not in ("torch", "probmargin"))
+    if not foreign:
+        return None
+    files = (getattr(sys.modules.get(one), "__file__", None) for one in foreign)
+    return _files_hash((Path(file) for file in files if file and Path(file).is_file()), name, repr(model))
 
 
 def weights_hash(model: nn.Module) -> str:

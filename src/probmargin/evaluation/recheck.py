@@ -41,7 +41,7 @@ def recheck(
     order = torch.randperm(len(survivors), generator=torch.Generator().manual_seed(subject.seed))
     chosen = torch.zeros_like(standing)
     chosen[survivors[order[:count]]] = True
-    exact = replace(subject, call=call or subject.judge, forms={})
+    exact = replace(subject, call=call or subject.judge, forms={}, rounds=False)
     with full_float32(subject.x):
         outcome = run_stages(exact, stages, chosen, Parts(), _ignore, _ignore_stage)
     left = list(outcome.after.values())[-1]

@@ -19,7 +19,7 @@ from probmargin.core.losses import is_correct, logit_margin, probabilistic_margi
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample
 from probmargin.engine.devices import tf32
-from probmargin.evaluation.network import Form, SearchPrecision
+from probmargin.evaluation.network import Form, SearchPrecision, Watched
 
 T = TypeVar("T")
 
@@ -153,6 +153,8 @@ class Subject:
     forms: Mapping[Form, Classifier] = field(default_factory=dict)
     """What other searches ask, by precision; they round more than float32 does."""
     search: SearchPrecision = "auto"
+    rounds: bool = False
+    """Whether searches compute in fewer digits than what decides."""
 
     def asked_by(self, attack: Attack) -> Classifier:
         """What an attack asks."""
@@ -253,7 +255,8 @@ def try_again(subject: Subject, stage: Stage, finding: Finding, call: Classifier
     """Search in float32 where a rounded form claimed a break that did not hold: the search had stopped there."""
     assert finding.x_adv is not None
     rows, x_adv = finding.rows.to(subject.x.device), finding.x_adv
-    claimed = ~is_correct(logits_without_gradient(call, x_adv), subject.labels[rows])
+    logits = logits_without_gradient(call, x_adv)
+    claimed = ~is_correct(logits, subject.labels[rows]) | ~logits.isfinite().all(dim=1)
     doubtful = (claimed & ~finding.broken.to(claimed.device)).nonzero()[:, 0]
     if len(doubtful) == 0:
         return finding
@@ -273,8 +276,12 @@ def run_stage(subject: Subject, stage: Stage, rows: torch.Tensor) -> Iterator[Fi
         filled = torch.cat([part, part[:1].expand(size - len(part))])
         with full_float32(subject.x) if subject.search == "float32" else nullcontext():
             found = attempt(subject, stage, filled, call)[: len(part)]
+        if isinstance(call, Watched) and call.overflowed():
+            call = subject.judge
+            with full_float32(subject.x):
+                found = attempt(subject, stage, part, call)
         finding = confirm(subject, part, found)
-        if subject.forms:
+        if subject.rounds:
             finding = try_again(subject, stage, finding, call)
         return replace(finding, seconds=time.perf_counter() - begun)
 

@@ -22,7 +22,7 @@ from probmargin.evaluation.checks import SAME_OUTPUT, output_spread
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
 from probmargin.evaluation.export import save_adversarial
 from probmargin.evaluation.network import SearchPrecision
-from probmargin.evaluation.parts import weights_hash
+from probmargin.evaluation.parts import model_code_hash, weights_hash
 from probmargin.evaluation.places import Place, Shard, check_adversarial, check_out, merge, parse_shard, place_of
 from probmargin.evaluation.protocol import PROTOCOLS, make_plan
 from probmargin.evaluation.run_data import check_data, data_of, is_own
@@ -88,7 +88,8 @@ def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, An
     place = place_of(owner, request.out)
     with process_group(pick_device(request.device)) as world:
         shard = _shard(request, world)
-        work = _Work(request, settings, place, shard, local_device(pick_device(request.device), world))
+        name = str(request.model if run is None else run.record.get("model"))
+        work = _Work(request, name, settings, place, shard, local_device(pick_device(request.device), world))
         results, path = work.run(model, data, log if world.is_writer else _silent)
         if world.size == 1:
             return results, path
@@ -101,6 +102,8 @@ class _Work:
     """One process's share of an evaluation."""
 
     request: EvaluationRequest
+    name: str
+    """Of the model."""
     settings: EvaluationSettings
     place: Place
     shard: Shard
@@ -114,6 +117,8 @@ class _Work:
         if self.device.type == "cpu" and self.settings.search in ("bf16", "tf32"):
             log(f"on a CPU searches compute in float32, not in {self.settings.search}")
         identity = {"weights": weights_hash(model), "data_fingerprint": data.fingerprint}
+        if code := model_code_hash(model, self.name):
+            identity["model_code"] = code
         exports = self.request.save_adversarial is not None
         verdicts, images = judge(
             model.to(self.device),
