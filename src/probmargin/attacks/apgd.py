@@ -7,7 +7,7 @@ import torch
 from probmargin.attacks._geometry import ascent, into_ball, per_image, unit
 from probmargin.attacks._rows import Rows, pick, predicted_wrong, undecided
 from probmargin.attacks.attack import ATTACKS, Attack, logits_without_gradient
-from probmargin.attacks.balls import Norm, check_eps
+from probmargin.attacks.balls import Norm, check_eps, finite_or_zero
 from probmargin.attacks.dlr import SearchLoss, search_loss, target_classes
 from probmargin.core.batch import AttackResult, TraceLevel
 from probmargin.core.errors import UsageError
@@ -157,12 +157,11 @@ class APGD(Attack):
             return labels[None, :]
         return target_classes(logits_without_gradient(model, x), labels, self.num_targets)
 
-    def vanishing(self, model: Classifier, x: Images, labels: Labels, noise: Noise) -> torch.Tensor:
-        """True where the gradient is zero at the start point of the first target, which stops the search there."""
+    def start_gradient(self, model: Classifier, x: Images, labels: Labels, noise: Noise) -> torch.Tensor:
+        """The gradient at the start point of the first target, as the model gives it."""
         rows = Rows.of(x, labels, self.targets(model, x, labels)[:1])
         start = start_point(x, self.norm, self.eps, self.draw(x, noise, 0, 0))
-        _, _, gradient = self.evaluate(model, start, rows)
-        return gradient.flatten(1).abs().amax(dim=1) == 0
+        return torch.stack([self._ask(model, start, rows)[2] for _ in range(self.eot)]).mean(dim=0)
 
     def draw(self, x: Images, noise: Noise, rank: int, restart: int) -> torch.Tensor:
         """The random direction of a start point."""
@@ -175,14 +174,20 @@ class APGD(Attack):
         """Logits and loss of the last pass, gradient to the image averaged over `eot` passes."""
         total: torch.Tensor | None = None
         for _ in range(self.eot):
-            point = x_now.detach().requires_grad_()
-            with torch.enable_grad():
-                logits = model(point).to(x_now.dtype)
-                loss = search_loss(self.loss, logits, rows.labels, rows.targets)
-                (gradient,) = torch.autograd.grad(loss.sum(), point)
-            total = gradient if total is None else total + gradient
+            logits, loss, gradient = self._ask(model, x_now, rows)
+            usable = finite_or_zero(gradient)
+            total = usable if total is None else total + usable
         assert total is not None
-        return logits.detach(), loss.detach(), total if self.eot == 1 else total / self.eot
+        return logits, loss, total if self.eot == 1 else total / self.eot
+
+    def _ask(self, model: Classifier, x_now: Images, rows: Rows) -> tuple[torch.Tensor, PerExample, torch.Tensor]:
+        """Logits, loss and gradient to the image of one pass."""
+        point = x_now.detach().requires_grad_()
+        with torch.enable_grad():
+            logits = model(point).to(x_now.dtype)
+            loss = search_loss(self.loss, logits, rows.labels, rows.targets)
+            (gradient,) = torch.autograd.grad(loss.sum(), point)
+        return logits.detach(), loss.detach(), gradient
 
     def climb(self, model: Classifier, rows: Rows, start: Images, *, drop: bool = True) -> Climb:
         """One ascent from a start point a row; with `drop`, an example's rows leave once one of them is wrong."""

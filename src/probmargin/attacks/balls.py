@@ -44,8 +44,18 @@ def project(x_adv: Images, x: Images, norm: Norm, eps: float) -> Images:
     return (x + delta * (eps / norm_l2(delta).clamp(min=_TINY)).clamp(max=1.0)).clamp(0.0, 1.0)
 
 
+def finite_or_zero(gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient whose entries that are no finite number are zero: one of them would make the whole image NaN.
+
+    >>> finite_or_zero(torch.tensor([[torch.inf, torch.nan, -2.0]])).tolist()   # of a square root at 0, say
+    [[0.0, 0.0, -2.0]]
+    """
+    return torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
+
+
 def steepest(gradient: torch.Tensor, norm: Norm) -> torch.Tensor:
     """The direction of fastest ascent of unit size: the sign for L-inf (sign 0 = 0), the unit vector for L2."""
+    gradient = finite_or_zero(gradient)
     return gradient.sign() if norm == "Linf" else gradient / (norm_l2(gradient) + _TINY)
 
 

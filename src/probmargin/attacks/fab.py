@@ -8,7 +8,7 @@ from probmargin.attacks._geometry import length, per_image, unit
 from probmargin.attacks._hyperplane import shift_to_hyperplane
 from probmargin.attacks._rows import Rows, pick, predicted_wrong, undecided
 from probmargin.attacks.attack import ATTACKS, Attack, logits_without_gradient
-from probmargin.attacks.balls import Norm, check_eps
+from probmargin.attacks.balls import Norm, check_eps, finite_or_zero
 from probmargin.attacks.dlr import target_classes
 from probmargin.core.batch import AttackResult, TraceLevel
 from probmargin.core.errors import UsageError
@@ -150,9 +150,9 @@ class FAB(Attack):
             if self.targeted:
                 gap = gaps.gather(1, rows.targets[:, None])[:, 0]
                 (slope,) = torch.autograd.grad(gap.sum(), point)
-                return gap.detach(), slope
+                return gap.detach(), finite_or_zero(slope)
             slopes = [torch.autograd.grad(column.sum(), point, retain_graph=True)[0] for column in gaps.unbind(dim=1)]
-        return self._nearest_class(gaps.detach(), torch.stack(slopes), rows.labels)
+        return self._nearest_class(gaps.detach(), finite_or_zero(torch.stack(slopes)), rows.labels)
 
     def _nearest_class(
         self, gaps: torch.Tensor, slopes: torch.Tensor, labels: Labels

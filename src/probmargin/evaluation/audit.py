@@ -19,8 +19,8 @@ from probmargin.core.frozen import frozen
 from probmargin.core.losses import cross_entropy, is_correct, logit_margin
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels, Logits
-from probmargin.evaluation.audit_rules import RULES, Check
-from probmargin.evaluation.checks import check_logits, looks_like_probabilities, output_spread
+from probmargin.evaluation.audit_rules import RULES, Check, number_or_none
+from probmargin.evaluation.checks import check_logits, is_undefined, is_zero, looks_like_probabilities, output_spread
 from probmargin.evaluation.network import made_ready
 from probmargin.evaluation.protocol import build_attack
 from probmargin.evaluation.search import Room, all_logits, find_room, inside_threat_model
@@ -78,7 +78,7 @@ class Bench:
         for name in STARTS:
             held &= self.right[name]
             shares.append(float(held.double().mean()))
-        return {"restarts": shares, "loss": {str(steps): self.loss[f"pgd-{steps}"] for steps in STEPS}}
+        return {"restarts": shares, "loss": {str(steps): number_or_none(self.loss[f"pgd-{steps}"]) for steps in STEPS}}
 
     def only(self, names: list[str], without: list[str]) -> float:
         """Share of the examples broken by one of some attacks and by none of others, nor as they stand."""
@@ -128,16 +128,18 @@ def _look(bench: Bench) -> list[Check]:
     logits = bench.logits(bench.x)
     check_logits(logits, bench.labels)
     bench.right["nat"] = is_correct(logits, bench.labels)
-    flat = APGD(norm=bench.norm, eps=bench.eps).vanishing
+    probe = APGD(norm=bench.norm, eps=bench.eps)
 
     def work(rows: torch.Tensor) -> torch.Tensor:
-        return flat(bench.call, bench.x[rows], bench.labels[rows], KeyedNoise(bench.seed, rows))
+        noise = KeyedNoise(bench.seed, rows)
+        gradient = probe.start_gradient(bench.call, bench.x[rows], bench.labels[rows], noise)
+        return is_zero(gradient) | is_undefined(gradient)
 
-    zero = torch.cat(list(bench.room.in_chunks(torch.arange(len(bench.x), device=bench.x.device), work)))
+    useless = torch.cat(list(bench.room.in_chunks(torch.arange(len(bench.x), device=bench.x.device), work)))
     return [
         Check("softmax_output", float(looks_like_probabilities(logits))),
         Check("stochastic_output", output_spread(bench.call, bench.x)),
-        Check("zero_gradients", float(zero.double().mean())),
+        Check("zero_gradients", float(useless.double().mean())),
     ]
 
 
@@ -209,7 +211,8 @@ def lines(result: dict[str, Any]) -> list[str]:
         if check["verdict"] == "not run":
             shown.append(f"not run  {check['name']:<18}{check['reason']}")
             continue
-        limit = f"{check['value']:.4g} (at most {check['threshold']:g})"
+        found = "not a number" if check["value"] is None else f"{check['value']:.4g}"
+        limit = f"{found} (at most {check['threshold']:g})"
         shown.append(f"{check['verdict']:<9}{check['name']:<18}{limit:<26}{check['measures']}")
         if check["verdict"] == "warn":
             shown.append(f"{'':<9}{check['advice']}")

@@ -16,6 +16,7 @@ a test judges them on seeds 5 to 9:
     transfer        as black_box
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,7 +48,7 @@ RULES = {
         "Judge it with aa-rand and average over passes: a random output misleads attacks of one pass.",
     ),
     "zero_gradients": Rule(
-        "share of images whose cross-entropy gradient is exactly zero",
+        "share of images whose cross-entropy gradient is zero or not a number",
         0.05,
         "Find what is not differentiable or saturated; attack through a smooth stand-in or a rescaled logit.",
     ),
@@ -94,6 +95,15 @@ RULES = {
 }
 
 
+def number_or_none(value: float | None) -> float | None:
+    """A value as JSON can hold it: None for what is no finite number.
+
+    >>> number_or_none(0.5), number_or_none(float("nan"))
+    (0.5, None)
+    """
+    return value if value is not None and math.isfinite(value) else None
+
+
 @dataclass(frozen=True)
 class Check:
     """One check's outcome."""
@@ -114,6 +124,11 @@ class Check:
     def plain(self) -> dict[str, Any]:
         """As stored in audit.json."""
         rule = RULES[self.name]
-        stored = {"name": self.name, "measures": rule.measures, "value": self.value, "threshold": rule.threshold}
+        stored = {
+            "name": self.name,
+            "measures": rule.measures,
+            "value": number_or_none(self.value),
+            "threshold": rule.threshold,
+        }
         stored |= {"verdict": self.verdict, "advice": rule.advice}
         return stored | ({"reason": self.reason} if self.reason else {})

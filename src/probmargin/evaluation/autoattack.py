@@ -23,6 +23,7 @@ from probmargin.evaluation.checks import (
     randomness_warning,
     softmax_warning,
     square_warning,
+    undefined_gradient_warning,
     zero_gradient_warning,
 )
 from probmargin.evaluation.opening import Threat, opened
@@ -155,6 +156,9 @@ def warnings_before(subject: Subject, stages: Sequence[Stage]) -> list[str]:
             found += randomness_warning(call, x)
         if any(aims(stage.attack) for stage in stages):
             found += class_count_warning(subject.logits.shape[1])
+        if not all(isinstance(stage.attack, Square) for stage in stages):
+            first = ascents[0] if ascents else APGD(norm=subject.norm, eps=subject.eps)
+            found += undefined_gradient_warning(call, x, labels, first)
         return found + [line for attack in ascents for line in zero_gradient_warning(call, x, labels, attack)]
 
     rows = torch.arange(min(_LOOKED_AT, len(subject.x)), device=subject.x.device)

@@ -77,7 +77,7 @@ def output_spread(call: Classifier, x: Images, passes: int = 5) -> float:
 def randomness_warning(call: Classifier, x: Images) -> list[str]:
     """Five passes that disagree."""
     if output_spread(call, x) > SAME_OUTPUT:
-        return ["the model's output is random: use version='rand'"]
+        return ["the model's output is random: judge it by aa-rand (version='rand'), which averages over passes"]
     return []
 
 
@@ -100,10 +100,39 @@ def inner_gradient_warning(call: Classifier, x: Images) -> list[str]:
     return []
 
 
+def is_zero(gradient: torch.Tensor) -> torch.Tensor:
+    """True for images whose gradient is zero in every entry."""
+    return (gradient == 0).flatten(1).all(dim=1)
+
+
+def is_undefined(gradient: torch.Tensor) -> torch.Tensor:
+    """True for images whose gradient is no finite number in some entry.
+
+    >>> is_undefined(torch.tensor([[0.0, torch.inf], [0.0, 1.0]])).tolist()
+    [True, False]
+    """
+    return ~gradient.isfinite().flatten(1).all(dim=1)
+
+
+def _start_gradient(call: Classifier, x: Images, labels: Labels, attack: APGD) -> torch.Tensor:
+    noise = KeyedNoise(seed=0, ids=torch.arange(len(x), device=x.device))
+    return attack.start_gradient(call, x, labels, noise)
+
+
+def undefined_gradient_warning(call: Classifier, x: Images, labels: Labels, attack: APGD) -> list[str]:
+    """Images whose gradient is no number at a random point of the ball's surface."""
+    count = int(is_undefined(_start_gradient(call, x, labels, attack)).sum())
+    if count == 0:
+        return []
+    return [
+        f"the model's gradient is not a number at {count} of {len(x)} images: attacks take those entries as zero and "
+        "may miss breaks; keep roots, logarithms and divisions away from 0, as (x + 1e-6).sqrt() does"
+    ]
+
+
 def zero_gradient_warning(call: Classifier, x: Images, labels: Labels, attack: APGD) -> list[str]:
     """Images whose gradient of the attack's loss vanishes at a random point of the ball's surface."""
-    noise = KeyedNoise(seed=0, ids=torch.arange(len(x), device=x.device))
-    count = int(attack.vanishing(call, x, labels, noise).sum())
+    count = int(is_zero(_start_gradient(call, x, labels, attack)).sum())
     if count == 0:
         return []
     return [f"{count} of {len(x)} images have a zero {attack.loss} gradient at the start: gradients may be masked"]
