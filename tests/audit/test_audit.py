@@ -111,3 +111,14 @@ def test_a_run_is_audited_into_its_folder(trained: Path, tmp_path: Path) -> None
     assert json.loads(path.read_text(encoding="utf-8")) == result
     assert by_name(result)["transfer"]["value"] is not None
     assert said[-1].startswith(result["verdict"])
+
+
+def test_a_network_the_command_built_is_not_blamed_for_its_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "from torch import nn\n\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    (tmp_path / "own_audited.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    request = EvaluationRequest(model="own_audited:build", data="digits", eps="0.01", num_examples=5, device="cpu")
+    result, path = audit_subject(request, None, lambda line: None)
+    assert (by_name(result)["train_mode"]["verdict"], path) == ("pass", None)

@@ -33,7 +33,8 @@ def audit_subject(
     other = None if surrogate is None else _surrogate(surrogate, data).to(device)
     test = first_images(data.test, count).to(device)
     result = audit(
-        model.to(device),
+        # A new network is in training mode; this one was built here, so that says nothing about its owner's habits.
+        model.to(device).eval(),
         test.floats(),
         test.labels,
         settings.norm,
