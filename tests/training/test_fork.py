@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from blobs import blobs
 from torch import nn
-from training_runs import StopAfter, fit, let_accuracy_fall, recipe, same
+from training_runs import Listener, StopAfter, fit, let_accuracy_fall, recipe, same
 
 from probmargin.core.errors import UsageError
 from probmargin.core.settings import AWP, EMA
@@ -212,6 +212,61 @@ def test_a_fork_where_patience_would_have_run_out_is_refused(tmp_path: Path, mon
         fit(named["scratch"], recipe("at"), early_stopping=patience, **held)
         assert without_rates(named["fork"]) == without_rates(named["scratch"])
         assert len(without_rates(named["fork"])) == 1 + patience
+
+
+def without_times(path: Path) -> dict[str, Any]:
+    return {key: value for key, value in json.loads(path.read_text()).items() if key != "seconds"}
+
+
+def test_a_fork_keeps_the_states_that_scratch_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child looks at held-out images every second epoch, its parent at every one."""
+    let_accuracy_fall(monkeypatch)
+    mail = recipe("mail-at", burn_in_epochs=1)
+    _, parent = fit(tmp_path / "parent", mail, keep_epochs=(2, 3, 5), validation=20, validation_every=1)
+    listener = Listener()
+    asked: dict[str, Any] = {"keep_epochs": (2, 3), "validation": 20, "validation_every": 2}
+    child = replace(mail, lr_milestones=(4,))
+    fit(tmp_path / "fork", child, fork=f"{parent}@5", reporter=listener, **asked)
+    fit(tmp_path / "scratch", child, **asked)
+    folders = [tmp_path / name / "checkpoints" for name in ("fork", "scratch")]
+    found = [{path.name: without_times(path) for path in folder.glob("*.json")} for folder in folders]
+    assert found[0] == found[1]
+    assert {"state-0001.json", "state-0002.json", "state-0003.json", "best.json"} < found[0].keys()
+    assert not [line for line in listener.said if "not kept" in line]
+
+
+def test_a_state_that_the_parent_has_not_kept_is_named(tmp_path: Path) -> None:
+    _, parent = fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,))
+    listener = Listener()
+    fit(tmp_path / "fork", recipe("at"), fork=f"{parent}@{FORKED_AT}", keep_epochs=(2, 5), reporter=listener)
+    assert f"{parent} has not kept its state after 2 epochs: it is not kept here" in listener.said
+    assert not (tmp_path / "fork" / "checkpoints" / "state-0002.json").exists()
+
+
+@pytest.mark.parametrize("monitor", [None, "pgd-20:16,cw:16", "pgd-20:8"])
+def test_a_fork_has_the_numbers_of_its_own_monitors_alone(tmp_path: Path, monitor: str | None) -> None:
+    _, parent = fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,), monitor="pgd-20:16", monitor_every=1)
+    asked: dict[str, Any] = {"monitor": monitor, "monitor_every": 2}
+    fit(tmp_path / "fork", recipe("at"), fork=f"{parent}@{FORKED_AT}", **asked)
+    fit(tmp_path / "scratch", recipe("at"), **asked)
+    rows, whole = (without_rates(tmp_path / name) for name in ("fork", "scratch"))
+    assert rows[FORKED_AT:] == whole[FORKED_AT:]
+    inherited = {"pgd-20"} if "pgd-20:16" in (monitor or "") else set()
+    for row, expected in zip(rows[:FORKED_AT], whole, strict=False):
+        numbers: Any = expected.pop("monitors", {})
+        known = {name: value for name, value in numbers.items() if name in inherited}
+        assert row == expected | ({"monitors": known} if known else {})
+
+
+def test_numbers_of_a_monitor_that_a_resume_has_changed_are_left_out(tmp_path: Path) -> None:
+    out = tmp_path / "parent"
+    with pytest.raises(Interrupted):
+        fit(out, recipe("at"), reporter=StopAfter(6), monitor="pgd-20:8,cw:8", monitor_every=1)
+    fit(out, recipe("at"), resume=True, keep_epochs=(FORKED_AT,), monitor="pgd-20:16,cw:8", monitor_every=1)
+    fork = f"{out}@{FORKED_AT}"
+    _, path = fit(tmp_path / "fork", recipe("at"), fork=fork, monitor="pgd-20:16,cw:8", monitor_every=1)
+    looks = [sorted(row["monitors"]) for row in open_run(path).metrics]
+    assert looks == [["cw"]] * FORKED_AT + [["cw", "pgd-20"]] * 2
 
 
 def test_the_record_tells_a_forks_own_seconds_from_the_whole(tmp_path: Path) -> None:

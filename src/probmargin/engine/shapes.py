@@ -89,8 +89,14 @@ class Place(TypedDict):
     precision: NotRequired[str]
     processes: NotRequired[int]
     sync_bn: NotRequired[bool]
-    before: NotRequired[dict[str, Any]]
-    """Entries of the record that this start has changed, as they were."""
+    before: NotRequired["Before"]
+
+
+class Before(TypedDict):
+    """Entries of the record that a start has changed, as they were."""
+
+    options: NotRequired[dict[str, Any] | None]
+    monitors: NotRequired[MonitorFacts | None]
 
 
 class BestLook(TypedDict):

@@ -1,7 +1,7 @@
 """A run's folder at the start: new, gone on with, or branched off from another run."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,8 @@ from probmargin.methods.method import Method
 from probmargin.runs.run import Run
 from probmargin.training.agreement import differences
 from probmargin.training.examples import Dynamics
-from probmargin.training.fork import Fork, Legacy, check_fork, described, legacy_of
+from probmargin.training.fork import Fork, Legacy, Wishes, check_fork, described, legacy_of
 from probmargin.training.progress import Reporter
-from probmargin.training.validation import Validation
 
 _CONDITIONS = ("hardware", "precision", "processes", "sync_bn")
 """What a run may be gone on under that it did not begin under; the record says so."""
@@ -39,7 +38,7 @@ class Beginning:
     """Of the network's weights by name."""
     resume: bool
     fork: Fork | None = None
-    validation: Validation | None = None
+    wishes: Wishes = field(default_factory=Wishes)
     wrong_labels: dict[str, torch.Tensor] | None = None
     """Arrays of label_noise.npz."""
     dynamics: Dynamics | None = None
@@ -52,17 +51,25 @@ class Beginning:
         if self.fork is not None:
             check_fork(self.fork, self.method, self.identity | self.environment, self.num_examples)
         # Read before anything is written: what the other run lacks is found here.
-        legacy = legacy_of(self.fork, self.validation) if self.fork else None
+        legacy = self._legacy(self.fork) if self.fork else None
         if self.fork is not None and legacy is not None:
             self._check_fits(self.fork.run, legacy.state)
         self._write(legacy)
         if self.fork is None or legacy is None:
             return None
         reporter.say(f"forked from {self.fork.state_path.name} of {self.fork.run.path}")
+        for epochs in self.wishes.keep_epochs:
+            if epochs < self.fork.epochs and epochs not in legacy.kept:
+                reporter.say(f"{self.fork.run.path} has not kept its state after {epochs} epochs: it is not kept here")
         if self.dynamics is not None:
             # Before the state: once that is there, a start that was killed goes on without asking the other run again.
             self.dynamics.write()
-        return legacy.hand_over(self.run, self.method, self.fork.state_path.name)
+        return legacy.hand_over(self.run, self.method)
+
+    def _legacy(self, fork: Fork) -> Legacy:
+        """What the other run hands over; the end of burn-in is kept whether asked for or not."""
+        kept = (*self.wishes.keep_epochs, self.method.burn_in_end)
+        return legacy_of(fork, replace(self.wishes, keep_epochs=kept))
 
     def _is_claimed(self) -> bool:
         """True where an earlier start of the same run is there to go on from."""
@@ -131,7 +138,8 @@ class Beginning:
         sweep(run)
         write_json(run.recipe_path, self.method.plain())
         trim_metrics(run, saved.facts["epoch"])
-        patience_is_over = self.validation is not None and self.validation.is_over(saved.facts.get("best"))
+        validation = self.wishes.validation
+        patience_is_over = validation is not None and validation.is_over(saved.facts.get("best"))
         if saved.facts["epoch"] >= self.method.epochs:
             reporter.say(f"{run.path} is finished: all {self.method.epochs} epochs are trained")
         elif patience_is_over and saved.facts["batch"] == 0:

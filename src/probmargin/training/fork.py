@@ -1,7 +1,6 @@
 """Start a run from a state of another that has trained the same way so far."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from probmargin.engine.shapes import misfit_state
 from probmargin.methods.method import Method
 from probmargin.runs.run import Run, open_run
 from probmargin.training.agreement import differences, recipe_differences
-from probmargin.training.validation import Validation, best_path
+from probmargin.training.validation import Monitors, Validation, best_path
 
 _SAME = ("seed", "data", "data_fingerprint", "model", "model_settings", "validation", "label_noise", "precision")
 
@@ -29,7 +28,12 @@ class Fork:
     @property
     def state_path(self) -> Path:
         """The state to start from."""
-        return self.run.checkpoints_path / f"state-{self.epochs:04d}"
+        return self.run.checkpoints_path / state_name(self.epochs)
+
+
+def state_name(epochs: int) -> str:
+    """The file name of the state after so many epochs."""
+    return f"state-{epochs:04d}"
 
 
 def parse_fork(text: str) -> Fork:
@@ -75,35 +79,86 @@ def load_fork(fork: Fork) -> Checkpoint:
 
 
 @dataclass(frozen=True)
+class Wishes:
+    """What a new run looks at and keeps: of its parent's past it is given this and no more."""
+
+    validation: Validation | None = None
+    monitors: Monitors | None = None
+    keep_epochs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Legacy:
     """What a run takes over from the one it branches off from."""
 
     state: Checkpoint
     metrics: list[dict[str, Any]]
     best: Checkpoint | None
+    kept: dict[int, Checkpoint]
+    """Earlier states to keep, by their epochs, as far as the other run has them."""
 
-    def hand_over(self, run: Run, method: Method, name: str) -> Checkpoint:
+    def hand_over(self, run: Run, method: Method) -> Checkpoint:
         """Write it into the new run's folder and return the state."""
         with written_aside(run.metrics_path) as aside:
             aside.touch()
             for row in self.metrics:
                 append_json_line(aside, row)
         if self.best is not None:
-            checkpoints.save(best_path(run), self.best)
-        own = replace(self.state, facts={**self.state.facts, "recipe_hash": method.hash()})
-        checkpoints.save(run.checkpoints_path / name, own)
+            checkpoints.save(best_path(run), _owned(self.best, method))
+        for epochs, state in self.kept.items():
+            checkpoints.save(run.checkpoints_path / state_name(epochs), _owned(state, method))
+        # Last of all: a start that was killed before goes on from an earlier one, and ends the same.
+        own = _owned(self.state, method)
+        checkpoints.save(run.checkpoints_path / state_name(own.facts["epoch"]), own)
         return own
 
 
-def legacy_of(fork: Fork, validation: Validation | None) -> Legacy:
-    """Read the parent's state, its metrics so far and its best state, or say what is missing."""
-    saved = load_fork(fork)
+def _owned(state: Checkpoint, method: Method) -> Checkpoint:
+    return replace(state, facts={**state.facts, "recipe_hash": method.hash()})
+
+
+def legacy_of(fork: Fork, wishes: Wishes) -> Legacy:
+    """Read the parent's states, its metrics so far and its best state, or say what is missing."""
+    saved = {fork.epochs: load_fork(fork)}
+    for epochs in sorted(wishes.keep_epochs):
+        path = fork.run.checkpoints_path / state_name(epochs)
+        if epochs < fork.epochs and path.with_suffix(".json").exists():
+            saved[epochs] = checkpoints.load(path, misfit_state)
     rows = [row for row in fork.run.metrics if row["epoch"] < fork.epochs]
-    best = _best_so_far(rows, validation, fork)
-    due: Callable[[int], bool] = validation.is_due if validation else lambda epoch: False
-    kept = [row if due(row["epoch"]) else {k: v for k, v in row.items() if k != "validation"} for row in rows]
-    state = replace(saved, facts={**saved.facts, "best": best})
-    return Legacy(state, kept, None if best is None else _best_state(fork, best["epoch"]))
+    states = {}
+    for epochs, state in saved.items():
+        best = _best_so_far([row for row in rows if row["epoch"] < epochs], wishes.validation, fork)
+        states[epochs] = replace(state, facts={**state.facts, "best": best})
+    counts = _monitored(fork.run.record)
+    own = states.pop(fork.epochs)
+    best = own.facts["best"]
+    return Legacy(
+        state=own,
+        metrics=[_as_own(row, wishes, counts) for row in rows],
+        best=None if best is None else _best_state(fork, best),
+        kept=states,
+    )
+
+
+def _monitored(record: dict[str, Any]) -> dict[str, int]:
+    """The attacks whose numbers are all of equally many test images, and of how many."""
+    counts = dict((record.get("monitors") or {}).get("counts") or {})
+    for entry in record.get("resumes") or []:
+        earlier = ((entry.get("before") or {}).get("monitors") or {}).get("counts") or {}
+        counts = {name: count for name, count in counts.items() if earlier.get(name, count) == count}
+    return counts
+
+
+def _as_own(row: dict[str, Any], wishes: Wishes, counts: dict[str, int]) -> dict[str, Any]:
+    """An epoch's line without the looks that the new run does not ask for."""
+    own = {key: value for key, value in row.items() if key not in ("monitors", "validation")}
+    if wishes.monitors is not None and wishes.monitors.is_due(row["epoch"]):
+        asked, found = wishes.monitors.counts, row.get("monitors") or {}
+        numbers = {name: found[name] for name in asked if name in found and counts.get(name) == asked[name]}
+        own |= {"monitors": numbers} if numbers else {}
+    if wishes.validation is not None and wishes.validation.is_due(row["epoch"]):
+        own["validation"] = row["validation"]
+    return own
 
 
 def _best_so_far(rows: list[dict[str, Any]], validation: Validation | None, fork: Fork) -> dict[str, Any] | None:
@@ -131,13 +186,15 @@ def _best_so_far(rows: list[dict[str, Any]], validation: Validation | None, fork
     return best
 
 
-def _best_state(fork: Fork, epochs: int) -> Checkpoint:
-    """The best state, which the parent must still have."""
-    for path in (best_path(fork.run), fork.run.checkpoints_path / f"state-{epochs:04d}"):
+def _best_state(fork: Fork, best: dict[str, Any]) -> Checkpoint:
+    """The best state, which the parent must still have, as it is saved when it is the best."""
+    epochs = best["epoch"]
+    for path in (best_path(fork.run), fork.run.checkpoints_path / state_name(epochs)):
         if path.with_suffix(".json").exists():
             saved = checkpoints.load(path, misfit_state)
             if saved.facts["epoch"] == epochs:
-                return saved
+                tensors = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith("momentum/")}
+                return Checkpoint(tensors, {**saved.facts, "best": {**best, "looks_since": 0}})
     raise UsageError(
         f"{fork.run.path} has not kept its best state, after {epochs} epochs; train it into another --out with "
         f"--keep-epochs {epochs}"

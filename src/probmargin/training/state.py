@@ -63,7 +63,7 @@ class TrainState:
 
     @property
     def name(self) -> str:
-        """The file name of this state; names sort in the order of training."""
+        """The file name of this state: epochs and, within one, batches."""
         return f"state-{self.epoch:04d}" if self.batch == 0 else f"state-{self.epoch:04d}-{self.batch:05d}"
 
     def _momentum(self) -> dict[str, torch.Tensor]:

@@ -27,7 +27,7 @@ from probmargin.training.distributed import check_shares, with_sync_bn
 from probmargin.training.examples import Dynamics, empty_examples
 from probmargin.training.feed import Placement, check_placement, place
 from probmargin.training.folder import Beginning
-from probmargin.training.fork import Fork, parse_fork
+from probmargin.training.fork import Fork, Wishes, parse_fork
 from probmargin.training.guards import (
     check_batch,
     check_every_epoch,
@@ -132,7 +132,7 @@ class _Training:
             shapes={name: tensor.shape for name, tensor in model.state_dict().items()},
             resume=self.request.resume,
             fork=fork,
-            validation=validation,
+            wishes=Wishes(validation, monitors, self.request.keep_epochs),
             wrong_labels=self.images.wrong_labels,
             dynamics=dynamics,
         )
