@@ -32,7 +32,14 @@ def test_a_line_says_everything() -> None:
     for words in ("epoch 3/10", "lr 0.1", "loss 1.2345", "natural 80.0%", "robust 50.0%", "weight 1.00", "ess 40"):
         assert words in line
     watched = METRICS | {"validation": {"robust_accuracy": 0.4}, "monitors": {"pgd-20": 0.3}}
-    assert epoch_line(watched, 10).endswith("held out 40.0%  test monitors: pgd-20 30.0%")
+    assert epoch_line(watched, 10).endswith("held out robust 40.0%  test monitors: pgd-20 30.0%")
+
+
+def test_a_line_names_the_accuracy_that_chooses() -> None:
+    look = {"natural_accuracy": 0.9, "robust_accuracy": None}
+    assert epoch_line(METRICS | {"validation": look}, 10).endswith("held out natural 90.0%")
+    look = {"natural_accuracy": 0.9, "robust_accuracy": 0.4}
+    assert epoch_line(METRICS | {"validation": look}, 10).endswith("held out robust 40.0%")
 
 
 def test_a_terminal_gets_a_bar_with_the_numbers() -> None:
@@ -48,6 +55,50 @@ def test_a_terminal_gets_a_bar_with_the_numbers() -> None:
     for words in ("epoch 3/10", "loss 1.2345", "ess 40", "900 img/s", "ETA", "1/100"):
         assert words in shown
     assert not reporter.is_live
+
+
+def bar_at(width: int, metrics: dict[str, Any]) -> str:
+    """The bar of a long run, as a terminal of this width shows it."""
+    screen = io.StringIO()
+    reporter = Reporter(console=Console(file=screen, force_terminal=True, width=width))
+    reporter.start("mail-at", 46900, 0)
+    for _ in range(4690):
+        reporter.advance()
+    reporter.glance(metrics, 120)
+    reporter.stop()
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", shown) if "epoch 3/120" in line]
+    assert all(len(line) <= width for line in lines)
+    return lines[-1]
+
+
+IMPORTANT = ("epoch 3/120", "ETA", "12345 img/s", "loss 1.2345", "robust 50.0%")
+
+
+@pytest.mark.parametrize(
+    ("width", "words"),
+    [
+        (80, IMPORTANT),
+        (100, (*IMPORTANT, "natural 80.0%")),
+        (120, (*IMPORTANT, "natural 80.0%", "step 4690/46900")),
+        (
+            200,
+            (*IMPORTANT, "natural 80.0%", "step 4690/46900", "elapsed 0:00:0", "weight 1.00", "ess 40", "\u2501" * 5),
+        ),
+    ],
+)
+def test_a_bar_shows_what_fits_and_cuts_nothing(width: int, words: tuple[str, ...]) -> None:
+    line = bar_at(width, METRICS | {"images_per_second": 12345.0})
+    assert "\u2026" not in line
+    found = [line.index(word) for word in words if word[0] != "\u2501"]
+    assert found == sorted(found)
+    assert all(word in line for word in words)
+
+
+def test_a_bar_leaves_out_what_a_recipe_does_not_measure() -> None:
+    line = bar_at(80, METRICS | {"robust_accuracy": None})
+    assert "natural 80.0%" in line
+    assert "robust" not in line
 
 
 def test_a_file_gets_plain_lines_with_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

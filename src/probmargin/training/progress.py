@@ -4,8 +4,17 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console, RenderableType
+from rich.progress import Progress, ProgressColumn, Task
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from probmargin.training.validation import score
+
+_BAR = 20
+"""Characters of the bar."""
+_GAP = "  "
 
 
 def percent(share: float | None) -> str:
@@ -38,14 +47,67 @@ def _numbers(metrics: dict[str, Any]) -> str:
 def epoch_line(metrics: dict[str, Any], epochs: int) -> str:
     """One epoch in one line."""
     line = f"epoch {metrics['epoch'] + 1}/{epochs}  lr {metrics['lr']:g}  {_numbers(metrics)}"
-    if metrics.get("validation"):
-        line += f"  held out {percent(metrics['validation']['robust_accuracy'])}"
+    if look := metrics.get("validation"):
+        kind = "natural" if look["robust_accuracy"] is None else "robust"
+        line += f"  held out {kind} {percent(score(look))}"
     if metrics.get("monitors"):
         shares = ", ".join(f"{name} {percent(share)}" for name, share in metrics["monitors"].items())
         line += f"  test monitors: {shares}"
     if "data_wait_share" in metrics:
         line += f"  waited for images {percent(metrics['data_wait_share'])}"
     return line
+
+
+def _clock(seconds: float | None) -> str:
+    """Hours, minutes and seconds of a bar, where a day is 24 hours.
+
+    >>> _clock(90061.0), _clock(None)
+    ('25:01:01', '-:--:--')
+    """
+    if seconds is None:
+        return "-:--:--"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def _fitting(pieces: list[str], width: int) -> str:
+    """As many pieces from the first on as are no longer than a line.
+
+    >>> _fitting(["epoch 1/2", "ETA 0:01:00", "loss 1.2"], 22)
+    'epoch 1/2  ETA 0:01:00'
+    """
+    while len(pieces) > 1 and len(_GAP.join(pieces)) > width:
+        pieces = pieces[:-1]
+    return _GAP.join(pieces)
+
+
+class _Fitted(ProgressColumn):
+    """What is most important of a run, as far as the terminal is wide; a bar where there is room for it."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def render(self, task: Task) -> RenderableType:
+        """The line of a run, on the terminal as it is now."""
+        metrics, width = task.fields["metrics"], self._console.width
+        first = [task.description, f"ETA {_clock(task.time_remaining)}"]
+        later = [f"elapsed {_clock(task.elapsed)}"]
+        if metrics is not None:
+            first += [f"{metrics['images_per_second']:.0f} img/s", f"loss {metrics['loss']:.4f}"]
+            shares = {name: metrics[f"{name}_accuracy"] for name in ("robust", "natural")}
+            first += [f"{name} {percent(share)}" for name, share in shares.items() if share is not None]
+            later += [f"weight {metrics['weight_mean']:.2f}", f"ess {metrics['effective_sample_size']:.0f}"]
+        first.append(f"step {task.completed:.0f}/{task.total or 0:.0f}")
+        room = width - _BAR - len(_GAP)
+        if len(_GAP.join(first)) > room:
+            return Text(_fitting(first, width), no_wrap=True, overflow="ellipsis")
+        line = Table.grid(padding=(0, len(_GAP), 0, 0))
+        line.add_row(
+            ProgressBar(total=task.total, completed=task.completed, width=_BAR),
+            Text(_fitting([*first, *later], room), no_wrap=True, overflow="ellipsis"),
+        )
+        return line
 
 
 class Reporter:
@@ -75,18 +137,8 @@ class Reporter:
         self._began, self._steps = time.monotonic(), (done_steps, done_steps, total_steps)
         if self.quiet or not self.console.is_terminal:
             return
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("ETA"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            console=self.console,
-            transient=True,
-        )
-        self._task = self._bar.add_task(title, total=total_steps, completed=done_steps, numbers="")
+        self._bar = Progress(_Fitted(self.console), console=self.console, transient=True)
+        self._task = self._bar.add_task(title, total=total_steps, completed=done_steps, metrics=None)
         self._bar.start()
 
     def advance(self) -> None:
@@ -100,7 +152,7 @@ class Reporter:
         """Show the epoch under way in the bar."""
         if self._bar is not None:
             title = f"epoch {metrics['epoch'] + 1}/{epochs}"
-            self._bar.update(self._task, description=title, numbers=_numbers(metrics))
+            self._bar.update(self._task, description=title, metrics=metrics)
 
     def epoch(self, metrics: dict[str, Any], epochs: int) -> None:
         """An epoch is done; without a terminal, lines come at most twice a second, and always the last."""
