@@ -1,6 +1,7 @@
 """A run that cannot be saved stops with a reason, and what it had saved is as it was."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from training_runs import StopAfter, fit, recipe
 from probmargin.core.errors import UsageError
 from probmargin.methods.method import Phase
 from probmargin.runs.run import open_run
-from probmargin.training.guards import above_chance, check_collapse, check_last_batch
+from probmargin.training.guards import above_chance, check_collapse, check_last_batch, out_of_memory_named
 from probmargin.training.loop import TrainingStopped
 from probmargin.training.progress import Reporter
 from probmargin.training.stepper import Stepper
@@ -125,9 +126,24 @@ def test_a_constant_prediction_before_anything_was_learnt_is_no_collapse() -> No
     check_collapse(0, [*sums[:6], 99.0, 99.0], top_accuracy=0.9, learnt=learnt)
 
 
-def test_memory_that_ends_names_a_batch_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def too_much() -> None:
+    torch.empty(2**60, dtype=torch.uint8)
+
+
+def cuda_is_full() -> None:
+    raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nmore lines")
+
+
+def python_is_full() -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize("fill", [cuda_is_full, too_much, python_is_full])
+def test_memory_that_ends_names_a_batch_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fill: Callable[[], None]
+) -> None:
     def full(*arguments: object) -> None:
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nmore lines")
+        fill()
 
     _, path = fit(tmp_path / "run", recipe("at", epochs=2))
     kept = states(path)
@@ -138,6 +154,11 @@ def test_memory_that_ends_names_a_batch_size(tmp_path: Path, monkeypatch: pytest
         fit(path, recipe("at", epochs=2), resume=True)
     assert "\n" not in str(stopped.value)
     assert states(path)["state-0001.safetensors"] == kept["state-0001.safetensors"]
+
+
+def test_another_failure_is_not_taken_for_memory_that_ends() -> None:
+    with pytest.raises(RuntimeError, match="sizes differ"), out_of_memory_named(16):
+        raise RuntimeError("sizes differ")
 
 
 @pytest.mark.parametrize(

@@ -186,12 +186,18 @@ def check_collapse(epoch: int, sums: Sequence[float], top_accuracy: float, learn
         )
 
 
+_CPU_ALLOCATOR = "DefaultCPUAllocator"
+"""In torch's words where the host's memory ends: on a CPU that has no class of its own."""
+
+
 @contextmanager
 def out_of_memory_named(batch_size: int) -> Iterator[None]:
-    """Say which batch size to try where the device's memory ends."""
+    """Say which batch size to try where the memory of the device, or of the host, ends."""
     try:
         yield
-    except torch.cuda.OutOfMemoryError as error:
-        first = (str(error).splitlines() or [""])[0]
+    except (RuntimeError, MemoryError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        if not isinstance(error, torch.OutOfMemoryError | MemoryError) and _CPU_ALLOCATOR not in first:
+            raise
         fix = f"half of it should fit: --batch-size {batch_size // 2}" if batch_size > 1 else "choose a smaller --model"
         raise TrainingStopped(f"out of memory at batch size {batch_size}; {fix} ({first})") from None
