@@ -115,10 +115,18 @@ def test_a_run_with_curves_starts_from_one_with_curves(tmp_path: Path) -> None:
     lay(other, 74, 100, train_seconds=1.0)
     assert plan("table2", "at")["at"].parent is None
     assert plan("table1", "mail-at-pm-dif")["mail-at-pm-dif"].parent == Parent(run=other.id, epochs=74)
-    record = {**other.run.record, "monitors": {"counts": {"pgd-20": 1000}}}
-    other.run.record_path.write_text(json.dumps(record), encoding="utf-8")
+
+    def watch(**counts: int) -> None:
+        record = {**other.run.record, "monitors": {"counts": {"pgd-20": 1000, **counts}}}
+        other.run.record_path.write_text(json.dumps(record), encoding="utf-8")
+
+    watch(cw=1000)
     assert plan("table2", "at")["at"].parent is None, "its examples were not followed"
     other.run.dynamics_path.touch()
+    for wrong in ({}, {"cw": 500}):
+        watch(**wrong)
+        assert plan("table2", "at")["at"].parent is None, "its curves are others"
+    watch(cw=1000)
     assert plan("table2", "at")["at"].parent == Parent(run=other.id, epochs=74)
 
 

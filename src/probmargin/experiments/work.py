@@ -19,6 +19,7 @@ from probmargin.reporting.cells import deviation, is_finished, verdicts
 from probmargin.reporting.spec import ColumnSpec
 from probmargin.runs.run import Run
 from probmargin.training.agreement import recipe_differences
+from probmargin.training.fork import monitored
 from probmargin.training.guards import TrainingStopped
 from probmargin.training.loop import Interrupted
 from probmargin.training.progress import Reporter
@@ -127,6 +128,13 @@ def can_start_from(run: Run, epochs: int, task: Task) -> bool:
     return has_state(run, epochs) and leads_to(run, epochs, task)
 
 
+def _is_monitored(record: dict[str, Any], asked: str) -> bool:
+    """Has a run numbers of these monitors, which one that branches off from it takes over?"""
+    counts = monitored(record)
+    items = [item.partition(":") for item in asked.split(",")]
+    return all(name in counts and number in ("", str(counts[name])) for name, _, number in items)
+
+
 def leads_to(run: Run, epochs: int, task: Task) -> bool:
     """Is a run, as its folder describes it, the same as a task up to an epoch? One that cannot be read is not."""
     try:
@@ -134,7 +142,7 @@ def leads_to(run: Run, epochs: int, task: Task) -> bool:
     except UsageError:
         return False
     # Curves of before the fork come from the parent.
-    lacks_monitors = task.has_curves and not record.get("monitors")
+    lacks_monitors = task.has_curves and not _is_monitored(record, task.monitor)
     lacks_dynamics = (task.has_curves or task.has_dynamics) and not run.dynamics_path.exists()
     if lacks_monitors or lacks_dynamics or not is_akin(record, task):
         return False

@@ -129,7 +129,7 @@ def legacy_of(fork: Fork, wishes: Wishes) -> Legacy:
     for epochs, state in saved.items():
         best = _best_so_far([row for row in rows if row["epoch"] < epochs], wishes.validation, fork)
         states[epochs] = replace(state, facts={**state.facts, "best": best})
-    counts = _monitored(fork.run.record)
+    counts = monitored(fork.run.record)
     own = states.pop(fork.epochs)
     best = own.facts["best"]
     return Legacy(
@@ -140,7 +140,7 @@ def legacy_of(fork: Fork, wishes: Wishes) -> Legacy:
     )
 
 
-def _monitored(record: dict[str, Any]) -> dict[str, int]:
+def monitored(record: dict[str, Any]) -> dict[str, int]:
     """The attacks whose numbers are all of equally many test images, and of how many."""
     counts = dict((record.get("monitors") or {}).get("counts") or {})
     for entry in record.get("resumes") or []:
