@@ -119,8 +119,8 @@ def form_for(attack: Attack, search: SearchPrecision = "auto") -> Form | None:
 
     >>> form_for(APGD()), form_for(FAB()), form_for(FAB(norm="L2")), form_for(FAB(), "float32")
     ('bf16', 'bf16', 'tf32', None)
-    >>> form_for(Square()), form_for(Square(norm="L2")), form_for(PGD())
-    ('fp16', 'tf32', 'tf32')
+    >>> form_for(Square()), form_for(Square(norm="L2"))
+    ('fp16', 'tf32')
     """
     if search == "float32":
         return None
