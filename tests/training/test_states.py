@@ -38,7 +38,7 @@ def test_states_are_sorted_by_epoch_and_batch(tmp_path: Path) -> None:
 def test_a_state_of_an_epoch_that_a_phase_skips_cannot_be_kept(tmp_path: Path) -> None:
     jump = recipe("at", phases=(Phase(from_epoch=4, start_from_epoch=2),))
     for skipped in (3, 4):
-        words = rf"--keep-epochs {skipped}: a phase skips that epoch, .* use --keep-epochs 2$"
+        words = rf"--keep-epochs {skipped}: a phase skips that epoch .* use --keep-epochs 2$"
         with pytest.raises(UsageError, match=words):
             fit(tmp_path / "run", jump, keep_epochs=(2, skipped))
     with pytest.raises(UsageError, match=r"--keep-epochs 7: .* use --keep-epochs 9999$"):

@@ -45,7 +45,7 @@ def check_kept_epochs(kept: Sequence[object], epochs: int, plan: Sequence[int] |
         if plan is not None and epoch - 1 not in plan:
             near = max((other + 1 for other in plan if other < epoch), default=plan[0] + 1)
             raise UsageError(
-                f"--keep-epochs {epoch}: a phase skips that epoch, so there is no state after it; use --keep-epochs {near}"
+                f"--keep-epochs {epoch}: a phase skips that epoch and leaves no state; use --keep-epochs {near}"
             )
 
 
