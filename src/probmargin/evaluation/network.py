@@ -104,11 +104,11 @@ def made_ready(model: Classifier, x: Images, most: int | None = None, wanted: Co
     if not isinstance(exact, nn.Module):
         return Ready(exact, exact, is_exact=not (x.is_cuda and wanted))
     if x.is_cuda and most is not None:
-        return _ready_on_cuda(exact, x, (most, wanted), notes)
+        return ready_on_cuda(exact, x, (most, wanted), notes)
     return Ready(exact, quick_copy(exact, x), notes=notes)
 
 
-def _ready_on_cuda(model: nn.Module, x: Images, asked: tuple[int, Collection[Form]], notes: tuple[str, ...]) -> Ready:
+def ready_on_cuda(model: nn.Module, x: Images, asked: tuple[int, Collection[Form]], notes: tuple[str, ...]) -> Ready:
     """Folded, compiled, captured; the plain form, and a note that says why, where that cannot be done."""
     most, wanted = asked
     try:
