@@ -23,6 +23,7 @@ from probmargin.engine.compile import compiled
 from probmargin.engine.folding import CannotFold
 from probmargin.engine.graphs import chosen_kernels
 from probmargin.evaluation import network as network_module, opening as opening_module
+from probmargin.evaluation.autoattack import run_autoattack
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, evaluate, judge
 from probmargin.evaluation.network import (
     Form,
@@ -30,6 +31,7 @@ from probmargin.evaluation.network import (
     Watched,
     captured_float32,
     captured_form,
+    captured_or_finer,
     check_alike,
     check_slopes,
     folded_form,
@@ -425,3 +427,75 @@ def test_room_is_what_the_network_needs_not_what_choosing_kernels_takes() -> Non
     x = torch.rand(64, 3, 32, 32, device="cuda")
     with chosen_kernels():
         assert find_room(model, x, None).rows >= 2048
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
+def test_a_watch_over_a_captured_network_sees_what_overflows() -> None:
+    model = build_model("resnet18", in_channels=3, num_classes=10).eval().cuda()
+    x = torch.rand(100, 3, 32, 32, device="cuda")
+    form, call = captured_or_finer(model, x, 64, "fp16")
+    assert form == "fp16"
+    assert isinstance(call, Watched)
+    with torch.no_grad():
+        call(x)
+        assert not call.overflowed()
+        call(1e7 * x)
+        assert call.overflowed()
+        call(x)
+    assert not call.overflowed()
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
+def test_a_random_model_gets_no_captured_forms() -> None:
+    model = Noisy(build_model("resnet18", in_channels=3, num_classes=10)).eval().cuda()
+    ready = ready_on_cuda(model, torch.rand(16, 3, 32, 32, device="cuda"), (16, {"bf16", "fp16"}), ())
+    assert (ready.forms, ready.rounds) == ({}, True)
+    assert "its output is random" in ready.notes[0]
+
+
+class Undefined(nn.Module):
+    """Has gradients that are not numbers for a part of each image."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Images) -> Logits:
+        flat = (x[..., :1, :] - 2.0).clamp(min=0.0).sqrt().flatten(1).sum(dim=1, keepdim=True)
+        logits: Logits = self.model(x) + 0.0 * flat
+        return logits
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
+def test_an_ensemble_leaves_as_many_on_a_gpu_as_on_a_cpu() -> None:
+    model, x, labels = linear_task(count=200)
+    for each in (model, Undefined(model)):
+        left = []
+        for device in ("cpu", "cuda"):
+            attacks = small_budget("Linf", 0.1)
+            task = (each.to(device), x.to(device), labels.to(device))
+            robust = run_autoattack(*task, norm="Linf", eps=0.1, attacks=attacks).robust
+            left.append({name: int(standing.sum()) for name, standing in robust.items()})
+        assert set(left[0]) == set(left[1])
+        assert all(abs(left[0][name] - left[1][name]) <= 1 for name in left[0]), left
+        assert left[0]["square"] < left[0]["clean"]
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
+def test_ten_times_the_images_take_no_more_memory_of_a_gpu_than_they_fill() -> None:
+    model = build_model("resnet18", in_channels=3, num_classes=10).eval().cuda()
+    peaks = []
+    for count in (500, 500, 5000):
+        x = torch.rand(count, 3, 32, 32, device="cuda")
+        with torch.no_grad():
+            labels = torch.cat([model(part).argmax(dim=1) for part in x.split(100)])
+        torch.cuda.reset_peak_memory_stats()
+        settings = EvaluationSettings(eps=0.1 / 255, batch_size=250)
+        evaluate(model, x, labels, attacks=["nat", "pgd-5", "apgd-ce"], settings=settings)
+        peaks.append(torch.cuda.max_memory_allocated())
+        del x, labels
+    assert peaks[2] - peaks[1] <= 1.15 * 4500 * 3 * 32 * 32 * 4, peaks
