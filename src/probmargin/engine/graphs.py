@@ -1,7 +1,8 @@
 """Capturing work in CUDA graphs."""
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,9 +31,26 @@ def chosen_kernels() -> Iterator[None]:
         torch.backends.cudnn.benchmark = found
 
 
-def capturing(graph: torch.cuda.CUDAGraph, pool: Any = None) -> AbstractContextManager[None]:
-    """Capture what this thread does; a thread that feeds images meanwhile goes on."""
-    return torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
+@contextmanager
+def no_garbage_collected() -> Iterator[None]:
+    """Put garbage collection off inside this block."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@contextmanager
+def capturing(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
+    """Capture what this thread does; a thread that feeds images meanwhile goes on.
+
+    No garbage is collected meanwhile: an older graph that is freed during a capture spoils it.
+    """
+    with no_garbage_collected(), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        yield
 
 
 def capture(work: Callable[[], None], touched: Sequence[torch.Tensor]) -> torch.cuda.CUDAGraph:
