@@ -1,5 +1,6 @@
 """Networks that are called at few sizes, and the forms of a model that searches on CUDA ask."""
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -488,14 +489,18 @@ def test_an_ensemble_leaves_as_many_on_a_gpu_as_on_a_cpu() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_ten_times_the_images_take_no_more_memory_of_a_gpu_than_they_fill() -> None:
     model = build_model("resnet18", in_channels=3, num_classes=10).eval().cuda()
-    peaks = []
-    for count in (500, 500, 5000):
+    beside = []
+    for count in (1000, 1000, 10000):
         x = torch.rand(count, 3, 32, 32, device="cuda")
         with torch.no_grad():
             labels = torch.cat([model(part).argmax(dim=1) for part in x.split(100)])
+        gc.collect()
+        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
         settings = EvaluationSettings(eps=0.1 / 255, batch_size=250)
-        evaluate(model, x, labels, attacks=["nat", "pgd-5", "apgd-ce"], settings=settings)
-        peaks.append(torch.cuda.max_memory_allocated())
+        evaluate(model, x, labels, attacks=["nat", "apgd-ce"], settings=settings)
+        beside.append(torch.cuda.max_memory_allocated() - before)
         del x, labels
-    assert peaks[2] - peaks[1] <= 1.15 * 4500 * 3 * 32 * 32 * 4, peaks
+    # The first evaluation of a process also takes what libraries keep.
+    assert beside[2] - beside[1] <= 0.15 * 9000 * 3 * 32 * 32 * 4, beside
