@@ -121,6 +121,22 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     assert f"{tmp_path / 'cut.json'} is damaged" in damaged["cut"]
 
 
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"correct": "01x1"}, "evaluation.aa.correct has other characters than 0 and 1"),
+        ({"correct": 5}, "evaluation.aa.correct is a number"),
+        ({"correct": "01x1", "interval": [0.0, 1.0], "num_examples": 4, "robust_accuracy": 0.5}, "than 0 and 1"),
+    ],
+)
+def test_verdicts_that_are_none_make_a_record_damaged(tmp_path: Path, entry: dict[str, Any], words: str) -> None:
+    write(tmp_path / "a.json", made({**judged(), "aa": entry}))
+    damaged: dict[str, str] = {}
+    assert read_records([tmp_path], damaged) == []
+    assert damaged["a"].startswith(f"{tmp_path / 'a.json'} is damaged (")
+    assert words in damaged["a"]
+
+
 def test_keeping_a_record_loses_nothing_that_a_copy_knows(tmp_path: Path) -> None:
     def kept() -> dict[str, Any]:
         return dict(json.loads((tmp_path / "blobs-net-at-s1.json").read_text(encoding="utf-8")))

@@ -48,6 +48,17 @@ def test_processes_that_share_their_batch_norm_count_but_not_beside_one_process(
     assert "differs in more than the seed: processes is 1, not 4" in line.remarks[0]
 
 
+def test_a_copy_of_a_record_under_another_seed_is_no_second_trial() -> None:
+    refused = "record blobs-net-at-s2 refused: its weights are those of blobs-net-at-s1 (both a), "
+    trained, judged = {"weights": "a"}, {"evaluation": {"weights": "a"}}
+    for first, second in ((trained, trained), (judged, judged), (trained, judged)):
+        line = line_of(record("at", 1, **first), record("at", 2, **second))
+        assert line.trials == 1
+        assert line.remarks == (f"{refused}and one training is one trial",)
+    assert line_of(record("at", 1, weights="a"), record("at", 2, weights="b")).trials == 2
+    assert line_of(record("at", 1), record("at", 2)).trials == 2, "older records do not tell their weights"
+
+
 @pytest.mark.parametrize(
     ("evaluation", "words"),
     [
@@ -56,6 +67,10 @@ def test_processes_that_share_their_batch_norm_count_but_not_beside_one_process(
         ({"test_images": 0}, "does not say how many test images there are"),
         ({"test_images": None}, "does not say how many test images there are"),
         ({"aa": {**AA, "correct": "1000", "is_standard": False}}, "aa refused: not the standard AutoAttack"),
+        ({"aa": {**AA, "correct": "10x1"}}, "aa refused: damaged, aa.correct has other characters than 0 and 1"),
+        ({"aa": {**AA, "correct": "1011\n"}}, "aa refused: damaged, aa.correct has other characters than 0 and 1"),
+        ({"aa": {**AA, "correct": 1011}}, "aa refused: damaged, aa.correct is a number"),
+        ({"aa": AA}, "aa refused: damaged, aa.correct is null"),
         ({"weights": "b"}, "weights is 'b', not 'a', so it was judged before its training ended"),
     ],
 )

@@ -192,14 +192,34 @@ def misfit_evaluation(plain: Any, path: str = "") -> str:
         return found
     facts = EvaluationShape.__annotations__
     for name, entry in plain.items():
-        if isinstance(entry, dict) and "interval" in entry and name not in facts:
+        if isinstance(entry, dict) and name not in facts:
             where = f"{path}.{name}" if path else name
-            measure = "accuracy" if name == "nat" else "robust_accuracy"
-            if found := misfit(entry, EntryShape, where):
+            if found := _misfit_entry(entry, where, "accuracy" if name == "nat" else "robust_accuracy"):
                 return found
-            if len(entry["interval"]) != 2 or measure not in entry:
-                return f"{where} lacks {measure} or the two ends of its interval"
     return ""
+
+
+def _misfit_entry(entry: dict[str, Any], where: str, measure: str) -> str:
+    if "correct" in entry and (found := misfit_verdicts(entry["correct"], f"{where}.correct")):
+        return found
+    if "interval" not in entry:
+        return ""
+    if found := misfit(entry, EntryShape, where):
+        return found
+    if len(entry["interval"]) != 2 or measure not in entry:
+        return f"{where} lacks {measure} or the two ends of its interval"
+    return ""
+
+
+def misfit_verdicts(plain: Any, path: str) -> str:
+    """What keeps this from being verdicts, a 1 for each image that is right and a 0 for each that is not.
+
+    >>> misfit_verdicts("0110", "correct"), misfit_verdicts("01x1", "correct"), misfit_verdicts(5, "correct")
+    ('', 'correct has other characters than 0 and 1', 'correct is a number')
+    """
+    if found := misfit(plain, str, path):
+        return found
+    return f"{path} has other characters than 0 and 1" if plain.strip("01") else ""
 
 
 def misfit_record(plain: Any) -> str:

@@ -12,7 +12,7 @@ from probmargin.engine.files import holds_json, read_json, read_json_object, wri
 from probmargin.engine.shapes import misfit_record
 from probmargin.evaluation.earlier import is_alike, joined_results, kept_apart
 from probmargin.methods.plain import from_plain
-from probmargin.reporting.cells import evaluations, is_finished
+from probmargin.reporting.cells import evaluations, is_finished, weights_of
 from probmargin.runs.run import Run
 
 Record = dict[str, Any]
@@ -64,13 +64,9 @@ def _together(records: Iterable[Record]) -> list[Record]:
     return list(found.values())
 
 
-def _weights(record: Record) -> Any:
-    return record.get("weights") or next((entry.get("weights") for entry in evaluations(record)), None)
-
-
 def _identity(record: Record) -> tuple[Any, ...] | None:
     """What copies of one record agree in, its weights too; None where it does not tell its weights."""
-    weights = _weights(record)
+    weights = weights_of(record)
     keys = ("id", "recipe_hash", "seed", "data", "data_fingerprint", "model")
     return (*(record.get(key) for key in keys), weights) if weights else None
 
@@ -80,7 +76,7 @@ def _joined(record: Record, copy: Record) -> Record:
     known: list[dict[str, Any]] = []
     for results in (*evaluations(record), *evaluations(copy)):
         # What was judged before the training ended is of other weights, and stands in nobody's way.
-        if results.get("weights") not in (None, _weights(record)):
+        if results.get("weights") not in (None, weights_of(record)):
             continue
         twin = next((place for place, entry in enumerate(known) if is_alike(entry, results)), None)
         if twin is None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probmargin.core.records import canonical_hash
+from probmargin.engine.shapes import misfit_verdicts
 from probmargin.reporting.spec import ColumnSpec, RowSpec, TableSpec
 
 Record = Mapping[str, Any]
@@ -103,6 +104,8 @@ class RowRecords:
         for seed, other in self.by_seed.items():
             if seed == record.get("seed"):
                 continue
+            if (weights := weights_of(record)) and weights == weights_of(other):
+                return f"its weights are those of {other['id']} (both {weights}), and one training is one trial"
             for line in differing(_training(record), _training(other)):
                 return f"beside {other['id']} it differs in more than the seed: {line}"
         return None
@@ -141,6 +144,11 @@ def evaluations(record: Record) -> list[Mapping[str, Any]]:
     return [found for found in (record.get("evaluation"), *others.values()) if found]
 
 
+def weights_of(record: Record) -> str | None:
+    """The hash of a run's weights, from its training or from what was judged; None where nothing tells it."""
+    return record.get("weights") or next((entry.get("weights") for entry in evaluations(record)), None)
+
+
 def judged(record: Record, column: ColumnSpec) -> tuple[Mapping[str, Any], str]:
     """The evaluation that has a column's verdicts, or an empty one and why there is none."""
     found = [entry for entry in evaluations(record) if entry.get("protocol") == column.protocol]
@@ -172,7 +180,9 @@ def _shortcoming(record: Record, evaluation: Mapping[str, Any], column: ColumnSp
         return f"{column.attack} refused: seed of the evaluation is {evaluation['seed']}, not 0"
     if entry.get("is_standard") is False:
         return f"{column.attack} refused: {entry.get('label') or 'not the standard AutoAttack'}"
-    return _miscount(str(entry["correct"]), evaluation.get("test_images"), column)
+    if damage := misfit_verdicts(entry.get("correct"), f"{column.attack}.correct"):
+        return f"{column.attack} refused: damaged, {damage}"
+    return _miscount(entry["correct"], evaluation.get("test_images"), column)
 
 
 def _miscount(correct: str, total: int | None, column: ColumnSpec) -> str:
@@ -190,7 +200,7 @@ def _miscount(correct: str, total: int | None, column: ColumnSpec) -> str:
 def verdicts(record: Record, column: ColumnSpec) -> tuple[str, str]:
     """A column's verdict of each image as 0 and 1, or "" and why there is none."""
     evaluation, reason = judged(record, column)
-    return (str(evaluation[column.attack]["correct"])[: column.first], "") if evaluation else ("", reason)
+    return (evaluation[column.attack]["correct"][: column.first], "") if evaluation else ("", reason)
 
 
 class ColumnProtocol:
