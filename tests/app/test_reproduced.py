@@ -55,13 +55,13 @@ def test_the_question_stays_open_until_the_two_by_two_is_run(parts: Any, tmp_pat
         keep(tmp_path, made_up(row, right, experiment="two-by-two"))
     text = parts["open-question"](tmp_path)
     assert text.startswith("The question is open: `two-by-two` has no record of `mail-trades-official-ce`.\n")
-    assert "| trades-official-ce - trades-official-kl | AA | +2.00 ± " in text
+    assert "| trades-official-ce - trades-official-kl | AA | +2.00 [+" in text
     keep(tmp_path, made_up(SQUARE[3], 1030, experiment="two-by-two"))
     text = parts["open-question"](tmp_path)
     assert "open" not in text
     assert "| `trades-official-ce` above `trades-official-kl` in AA | holds | " in text
-    assert "| weights | AA | +0.35 ± " in text
-    assert "| interaction: weights under CE - under KL | AA | +0.30 ± " in text
+    assert "| weights | AA | +0.35 [" in text
+    assert "| interaction: weights under CE - under KL | AA | +0.30 [" in text
 
 
 def test_the_commands_of_the_page_keep_the_records_it_is_made_from() -> None:

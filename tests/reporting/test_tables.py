@@ -8,7 +8,7 @@ from scipy.stats import binomtest
 from table_records import EPS, RECIPES, column, record, row, table
 
 from probmargin.core.stats import mcnemar
-from probmargin.reporting.compare import compare
+from probmargin.reporting.compare import Comparison, compare
 from probmargin.reporting.spec import Contrast
 from probmargin.reporting.tables import Cell, build_table
 
@@ -151,10 +151,35 @@ def test_paired_comparisons_over_images_and_seeds() -> None:
     assert found.seeds_std == pytest.approx(25 * math.sqrt(2))
     # t test and interval over seeds need three of them
     assert found.seeds_p is None
-    assert found.seeds_half_width is None
-    # with one image more each way 0, 0, 1, 1, 1, -1: variance 2/3
-    assert found.half_width == pytest.approx(100 * 1.959964 * math.sqrt(2 / 3 / 6))
+    assert found.seeds_interval is None
+    # with one image more each way 0, 0, 1, 1, 1, -1: mean 1/3, variance 4/6 - 1/9
+    half = 100 * 1.959964 * math.sqrt(5 / 9 / 6)
+    assert found.interval == pytest.approx((100 / 3 - half, 100 / 3 + half))
     assert not found.is_clear
+
+
+def pair(plus: str, minus: str, factor: float = 1.0) -> Comparison:
+    contrast = Contrast("a - b", ("a",), ("b",), factor)
+    found = compare(contrast, column("AA", "aa"), {"a": {1: plus}, "b": {1: minus}})
+    assert found is not None
+    return found
+
+
+def test_the_interval_of_two_models_is_bonett_and_prices() -> None:
+    # 12 images right in both, 26 in the first alone, 4 in the second alone, 6 in neither
+    found = pair("1" * 38 + "0" * 10, "1" * 12 + "0" * 26 + "1" * 4 + "0" * 6)
+    assert found.difference == pytest.approx(100 * 22 / 48), "the difference itself is that of the images"
+    # p12 = 27/50, p21 = 5/50: centre 0.44, variance (0.64 - 0.44^2) / 50, half-width 1.96 * 0.0944881
+    assert found.interval == pytest.approx((25.48067, 62.51933), abs=1e-4)
+    assert found.images_p == pytest.approx(3.2e-6, rel=0.02), "z = 0.44 / 0.0944881 = 4.6567"
+    assert found.is_clear
+
+
+def test_an_interval_ends_where_differences_do() -> None:
+    # one image: p12 = 2/3, p21 = 1/3, centre 1/3, variance (1 - 1/9) / 3, half-width 1.067
+    assert pair("1", "0").interval == pytest.approx((-73.3536, 100.0), abs=1e-3)
+    assert pair("0", "1").interval == pytest.approx((-100.0, 73.3536), abs=1e-3)
+    assert pair("1", "0", factor=2.0).interval == pytest.approx((-146.7072, 200.0), abs=1e-3)
 
 
 def seeds(*texts: str) -> dict[int, str]:
@@ -168,9 +193,9 @@ def test_three_seeds_have_a_t_test_and_an_interval() -> None:
     assert found.seed_differences == (25.0, 50.0, 75.0)
     # t = 50 / (25 / sqrt 3) with 2 degrees of freedom; the quantile of 97.5 % is 4.3027
     assert found.seeds_p == pytest.approx(1 - math.sqrt(12 / 14), rel=1e-6)
-    assert found.seeds_half_width == pytest.approx(4.3026527 * 25 / math.sqrt(3))
-    assert found.deciding_half_width == found.seeds_half_width
-    assert found.half_width < found.deciding_half_width
+    half = 4.3026527 * 25 / math.sqrt(3)
+    assert found.seeds_interval == pytest.approx((50 - half, 50 + half))
+    assert found.deciding_interval == found.seeds_interval != found.interval
 
 
 def test_equal_differences_have_no_p_over_seeds() -> None:
@@ -179,8 +204,8 @@ def test_equal_differences_have_no_p_over_seeds() -> None:
         found = compare(Contrast("a - b", ("a",), ("b",)), column("AA", "aa"), rows)
         assert found is not None
         assert found.seeds_std == pytest.approx(0.0, abs=1e-12), "13 of 49 points three times leave a rounding error"
-        assert (found.seeds_p, found.seeds_half_width) == (None, None)
-        assert found.deciding_half_width == found.half_width > 0
+        assert (found.seeds_p, found.seeds_interval) == (None, None)
+        assert found.deciding_interval == found.interval
 
 
 def test_the_first_seeds_count_as_many_as_are_asked_for() -> None:
@@ -224,15 +249,15 @@ def test_a_contrast_of_two_rows_with_two_others_has_no_mcnemar() -> None:
     assert found.difference == 50.0
     assert found.pairs == ()
     assert found.seeds_p is None
-    # 1/2, 1/2 and one image more each way: variance 3/4, standard error sqrt(3)/4, z = 2/sqrt(3)
-    assert found.images_p == pytest.approx(0.2482131, rel=1e-5)
+    # 1/2, 1/2, 1, -1: mean 1/4, variance 10/16 - 1/16, standard error 3/8, z = 2/3
+    assert found.images_p == pytest.approx(0.5049851, rel=1e-5)
     twice = compare(Contrast("x", ("a", "b"), ("c", "d"), 2.0), column("AA", "aa"), rows)
     assert twice is not None
     assert twice.difference == 100.0
     uneven = compare(Contrast("y", ("a", "d"), ("c", "c")), column("AA", "aa"), rows)
     assert uneven is not None
-    # 1, 1/2, 1, -1: mean of the images 0.75, standard error 0.4732
-    assert uneven.images_p == pytest.approx(0.1130, rel=1e-3)
+    # 1, 1/2, 1, -1: mean 3/8, variance 13/16 - 9/64, z = 0.375 / 0.409840
+    assert uneven.images_p == pytest.approx(0.3602, rel=1e-3)
     assert compare(Contrast("x", ("a",), ("e",)), column("AA", "aa"), rows) is None
 
 

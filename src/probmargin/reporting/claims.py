@@ -23,20 +23,18 @@ class Judged:
     @property
     def verdict(self) -> Verdict:
         """One clear contradiction is enough to refute it; to hold, every difference must be clear."""
-        if any(found.difference + found.deciding_half_width < self.claim.by for found in self.comparisons):
+        if any(found.deciding_interval[1] < self.claim.by for found in self.comparisons):
             return "does not hold"
         if len(self.comparisons) < len(self.claim.others):
             return "not tested"
-        is_clear = all(found.difference - found.deciding_half_width > self.claim.by for found in self.comparisons)
+        is_clear = all(found.deciding_interval[0] > self.claim.by for found in self.comparisons)
         return "holds" if is_clear else "undecided"
 
     @property
     def deciding(self) -> Comparison | None:
         """The difference that speaks least for it: with the lowest end of its interval that the verdict turns on."""
-        sign = 1 if self.verdict == "does not hold" else -1
-        return min(
-            self.comparisons, key=lambda found: found.difference + sign * found.deciding_half_width, default=None
-        )
+        end = 1 if self.verdict == "does not hold" else 0
+        return min(self.comparisons, key=lambda found: found.deciding_interval[end], default=None)
 
     @property
     def evidence(self) -> str:
@@ -47,9 +45,9 @@ class Judged:
         found = self.deciding
         assert found is not None
         seeds = f"{len(found.seeds)} seed{'s' if len(found.seeds) > 1 else ''}"
-        low, high = (found.difference + sign * found.deciding_half_width for sign in (-1, 1))
-        interval = f"{found.difference:+.2f} [{low:+.2f}, {high:+.2f}]"
-        return f"`{found.contrast.title}` {interval}, {found.num_examples:,} images, {seeds}"
+        low, high = found.deciding_interval
+        points = f"{found.difference:+.2f} [{low:+.2f}, {high:+.2f}]"
+        return f"`{found.contrast.title}` {points}, {found.num_examples:,} images, {seeds}"
 
     @property
     def _apart(self) -> str:

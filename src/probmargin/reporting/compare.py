@@ -14,6 +14,9 @@ from probmargin.reporting.spec import ColumnSpec, Contrast
 Verdicts = Mapping[int, str]
 """By seed: for each image 1 where it is right, 0 where not."""
 
+Interval = tuple[float, float]
+"""Its lower and its upper end, in points."""
+
 Z = 1.959964
 """Standard errors in half of a 95 % interval."""
 LEAST_SEEDS = 3
@@ -46,17 +49,29 @@ class Comparison:
     num_examples: int
     difference: float
     seed_differences: tuple[float, ...]
-    half_width: float
-    """Of the 95 % interval over images, seeds averaged; with one image more that differs each way (Bonett and Price),
-    since few that differ, or none, would make it too narrow."""
+    centre: float
+    """Of the interval over images: the mean with one image more that differs each way, a little nearer to 0."""
+    error: float
+    """Its standard error; those two images keep it from 0 where few differ, or none."""
     pairs: tuple[Discordant, ...]
     """A seed each, where the contrast is of one row with one other."""
     seeds_std: float | None
 
     @property
+    def interval(self) -> Interval:
+        """95 %, over the choice of images: of two models that of Bonett and Price (2012), the adjusted Wald interval.
+
+        More rows or seeds are averaged image by image first, which their formula then takes in the place of counts.
+        """
+        most = 100.0 * abs(self.contrast.factor)
+        low, high = (self.centre + sign * Z * self.error for sign in (-1, 1))
+        return max(low, -most), min(high, most)
+
+    @property
     def is_clear(self) -> bool:
         """Does the interval over images exclude no difference?"""
-        return abs(self.difference) > self.half_width
+        low, high = self.interval
+        return not low <= 0.0 <= high
 
     @property
     def tells_about_seeds(self) -> bool:
@@ -65,8 +80,8 @@ class Comparison:
 
     @property
     def images_p(self) -> float:
-        """Two-sided, of the z test that the mean over images is 0."""
-        return float(2.0 * ndtr(-abs(self.difference) / (self.half_width / Z)))
+        """Two-sided, of the z test that the mean over images is 0, by the interval's centre and error."""
+        return float(2.0 * ndtr(-abs(self.centre) / self.error))
 
     @property
     def seeds_p(self) -> float | None:
@@ -74,17 +89,18 @@ class Comparison:
         return paired_t(self.seed_differences) if self.tells_about_seeds else None
 
     @property
-    def seeds_half_width(self) -> float | None:
-        """Of the 95 % interval over seeds; None where there is no test over them."""
+    def seeds_interval(self) -> Interval | None:
+        """95 %, over seeds; None where there is no test over them."""
         if not self.tells_about_seeds or self.seeds_std is None:
             return None
         count = len(self.seeds)
-        return float(stdtrit(count - 1, 0.975)) * self.seeds_std / math.sqrt(count)
+        half = float(stdtrit(count - 1, 0.975)) * self.seeds_std / math.sqrt(count)
+        return self.difference - half, self.difference + half
 
     @property
-    def deciding_half_width(self) -> float:
-        """The wider of both intervals: a difference must hold for other images and for other seeds."""
-        return max(self.half_width, self.seeds_half_width or 0.0)
+    def deciding_interval(self) -> Interval:
+        """The wider of both: a difference must hold for other images and for other seeds."""
+        return max(self.interval, self.seeds_interval or self.interval, key=lambda ends: ends[1] - ends[0])
 
 
 def _bits(text: str, count: int) -> npt.NDArray[np.float64]:
@@ -108,7 +124,6 @@ def compare(contrast: Contrast, column: ColumnSpec, rows: Mapping[str, Verdicts]
     per_image = np.mean(list(per_seed.values()), axis=0)
     means = [100.0 * float(values.mean()) for values in per_seed.values()]
     guarded = np.append(per_image, [contrast.factor, -contrast.factor])
-    error = float(guarded.std(ddof=1)) / math.sqrt(count + 2)
     is_pair = len(plus) == len(minus) == 1
     pairs = [Discordant(seed, int((d > 0).sum()), int((d < 0).sum())) for seed, d in per_seed.items()]
     difference, seeds_std = mean_std(means)
@@ -119,7 +134,8 @@ def compare(contrast: Contrast, column: ColumnSpec, rows: Mapping[str, Verdicts]
         num_examples=count,
         difference=difference,
         seed_differences=tuple(means),
-        half_width=100.0 * Z * error,
+        centre=100.0 * float(guarded.mean()),
+        error=100.0 * float(guarded.std()) / math.sqrt(count + 2),
         pairs=tuple(pairs) if is_pair else (),
         seeds_std=seeds_std,
     )

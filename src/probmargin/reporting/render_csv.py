@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
-from probmargin.reporting.compare import Comparison
+from probmargin.reporting.compare import Comparison, Interval
 from probmargin.reporting.tables import Cell, Line, Table
 
 CELL_FIELDS = (
@@ -66,8 +66,8 @@ def comma_separated(table: Table) -> str:
     return _written(CELL_FIELDS, (_cell(table, line, cell) for line in table.lines for cell in line.cells))
 
 
-def _interval(found: Comparison, half_width: float) -> Fields:
-    low, high = (found.difference + sign * half_width for sign in (-1, 1))
+def _points(found: Comparison, interval: Interval) -> Fields:
+    low, high = interval
     return {"points": _decimal(found.difference), "low": _decimal(low), "high": _decimal(high)}
 
 
@@ -77,7 +77,7 @@ def _comparison(table: Table, found: Comparison) -> list[Fields]:
     facts = {"table": table.spec.name, "difference": found.contrast.title, "column": column.label}
     facts |= {"attack": column.attack, "protocol": column.protocol, "images": str(found.num_examples)}
     tests = {"z_p": _p(found.images_p), "seeds_std": _decimal(found.seeds_std), "t_p": _p(found.seeds_p)}
-    together = {"seed": "all", "seeds": len(found.seeds), **_interval(found, found.half_width)}
+    together = {"seed": "all", "seeds": len(found.seeds), **_points(found, found.interval)}
     lines: list[Fields] = [facts | together | tests]
     for pair, difference in zip(found.pairs, found.seed_differences, strict=False):
         counts = {"seed": pair.seed, "only_first": pair.only_plus, "only_second": pair.only_minus}
@@ -98,7 +98,7 @@ def claims_csv(table: Table) -> str:
         line: dict[str, object] = {"table": table.spec.name, "row": claim.row, "column": claim.column, "by": claim.by}
         line |= {"others": " ".join(claim.others), "verdict": judged.verdict, "missing": " ".join(judged.missing)}
         if found is not None and judged.verdict != "not tested":
-            line |= {"decided_by": found.contrast.title, **_interval(found, found.deciding_half_width)}
+            line |= {"decided_by": found.contrast.title, **_points(found, found.deciding_interval)}
             line |= {"images": found.num_examples, "seeds": len(found.seeds)}
         lines.append(line)
     return _written(CLAIM_FIELDS, lines)

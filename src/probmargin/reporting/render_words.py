@@ -9,9 +9,9 @@ DASH = "-"
 DROP = "PGD - AA"
 COMPARISON_TITLES = ("difference", "column", "points", "images", "over images", "over seeds")
 COMPARISON_LEGEND = (
-    "Paired differences in points, with a 95 % interval over the images all its rows share. Over images: McNemar's "
-    "exact test of the images that one row alone gets right, by seed; a z test where more than two rows are compared. "
-    "Over seeds: t test, from three seeds on."
+    "Paired differences in points, with the ends of a 95 % interval over the images all its rows share. Over images: "
+    "McNemar's exact test of the images that one row alone gets right, by seed; a z test where more than two rows are "
+    "compared. Over seeds: t test, from three seeds on."
 )
 CLAIM_LEGEND = (
     "Claims, in parts: one holds where the 95 % interval of each paired difference that it needs lies above what it "
@@ -81,10 +81,11 @@ def comparison_texts(found: Comparison) -> list[str]:
         over_seeds = f"{len(found.seeds)} seeds, std {found.seeds_std:.2f}"
     if found.seeds_p is not None:
         over_seeds += f", {p_text(found.seeds_p)}"
+    low, high = found.interval
     return [
         found.contrast.title,
         found.column.label,
-        f"{found.difference:+.2f} ± {found.half_width:.2f}",
+        f"{found.difference:+.2f} [{low:+.2f}, {high:+.2f}]",
         f"{found.num_examples:,}",
         over_images or DASH,
         over_seeds,

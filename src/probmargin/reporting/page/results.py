@@ -6,7 +6,7 @@ from typing import Any
 
 from probmargin.core.stats import wilson_interval
 from probmargin.reporting.cells import differing
-from probmargin.reporting.compare import compare
+from probmargin.reporting.compare import Interval, compare
 from probmargin.reporting.page.data import RunReport
 from probmargin.reporting.page.missing import attacks
 from probmargin.reporting.page.words import DASH, attack_name, p_value, percent, radius
@@ -77,7 +77,7 @@ class Difference:
     first: str = ""
     second: str = ""
     points: float = 0.0
-    half_width: float = 0.0
+    interval: Interval = (0.0, 0.0)
     only_first: int = 0
     only_second: int = 0
     num_examples: int = 0
@@ -120,7 +120,7 @@ def _difference(first: RunReport, second: RunReport, name: str) -> Difference | 
         first=percent(shares[0], 2),
         second=percent(shares[1], 2),
         points=found.difference,
-        half_width=found.half_width,
+        interval=found.interval,
         only_first=pair.only_minus,
         only_second=pair.only_plus,
         num_examples=count,
