@@ -42,7 +42,7 @@ def test_a_row_is_shown_once_with_the_papers_number_within_or_beyond(parts: Any,
 def test_claims_are_counted_and_listed(parts: Any, tmp_path: Path) -> None:
     keep(tmp_path, made_up("at", 1000))
     keep(tmp_path, made_up("gairat", 700))
-    counted = "Of 46 claims of the paper 2 hold, 0 do not, 0 are undecided and 44 are not tested yet.\n"
+    counted = "Of 47 claims of the paper 2 hold, 0 do not, 0 are undecided and 45 are not tested yet.\n"
     assert parts["verdicts"](tmp_path) == counted
     text = parts["claims"](tmp_path)
     assert "| `table2` | `at` at least 5 points above `gairat` in AA | holds | `at - gairat` +15.00 [" in text

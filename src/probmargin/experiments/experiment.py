@@ -62,10 +62,10 @@ def above(row: str, baseline: str, *columns: str, by: float = 0.0) -> tuple[Clai
     return tuple(Claim(row=row, column=column, others=(baseline,), by=by) for column in columns)
 
 
-def highest(row: str, rows: Sequence[str], *columns: str, by: float = 0.0) -> tuple[Claim, ...]:
-    """In each of these columns one row lies above all others."""
-    others = tuple(other for other in rows if other != row)
-    return tuple(Claim(row=row, column=column, others=others, by=by) for column in columns)
+def highest(row: str, rows: Sequence[str], *columns: str, by: float = 0.0, alike: str = "") -> tuple[Claim, ...]:
+    """In each of these columns one row lies above all others, but for one that the paper prints alike."""
+    others = tuple(other for other in rows if other not in (row, alike))
+    return tuple(Claim(row=row, column=column, others=others, by=by, alike=alike) for column in columns)
 
 
 @dataclass(frozen=True, kw_only=True)

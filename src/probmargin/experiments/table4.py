@@ -23,20 +23,26 @@ def _half(data: str, title: str, claim: str, claims: tuple[Claim, ...]) -> Exper
             against("mail-trades", "trades"),
             against("mail-trades", "trades-beta5"),
         ),
-        claims=(*claims, *highest("fat", METHODS, "NAT")),
+        claims=claims,
     )
 
 
 TABLE4_SVHN = _half(
     "svhn",
     "SVHN",
-    "On SVHN MAIL-AT is the most robust under PGD and MAIL-TRADES under AutoAttack; FAT has the most natural accuracy.",
-    highest("mail-at", METHODS, "PGD") + highest("mail-trades", METHODS, "AA"),
+    "On SVHN MAIL-AT is the most robust under PGD and MAIL-TRADES under AutoAttack; FAT and MAIL-AT have the most "
+    "natural accuracy, for which the paper prints the same number.",
+    highest("mail-at", METHODS, "PGD")
+    + highest("mail-trades", METHODS, "AA")
+    + highest("fat", METHODS, "NAT", alike="mail-at")
+    + highest("mail-at", METHODS, "NAT", alike="fat"),
 )
 TABLE4_CIFAR100 = _half(
     "cifar100",
     "CIFAR-100",
     "On CIFAR-100 MAIL-TRADES is the most robust under PGD and close to the best under AutoAttack; "
     "FAT has the most natural accuracy.",
-    highest("mail-trades", METHODS, "PGD") + highest("mail-trades", METHODS, "AA", by=-CLOSE),
+    highest("mail-trades", METHODS, "PGD")
+    + highest("mail-trades", METHODS, "AA", by=-CLOSE)
+    + highest("fat", METHODS, "NAT"),
 )

@@ -78,6 +78,8 @@ class Claim:
     others: tuple[str, ...]
     by: float = 0.0
     """At least so many points above; below 0 it may lie so many points lower."""
+    alike: str = ""
+    """A row that the paper prints the same number for, and that is therefore no other."""
 
     @property
     def text(self) -> str:
@@ -87,15 +89,18 @@ class Claim:
         ('`a` above `b` in AA', '`a` at least 5 points above `b` in AA')
         >>> Claim(row="a", column="AA", others=("b", "c")).text
         '`a` above `b` and `c` in AA'
+        >>> Claim(row="a", column="AA", others=("b",), alike="c").text
+        '`a` above `b` in AA (the paper prints `c` alike)'
         """
         other = " and ".join(f"`{name}`" for name in self.others)
         if len(self.others) > FEW_ROWS:
             other = f"the paper's {len(self.others)} other rows"
         points = f"{abs(self.by):g} point{'' if abs(self.by) == 1 else 's'}"
+        where = f"{other} in {self.column}" + (f" (the paper prints `{self.alike}` alike)" if self.alike else "")
         if self.by < 0:
-            return f"`{self.row}` at most {points} below {other} in {self.column}"
+            return f"`{self.row}` at most {points} below {where}"
         least = f"at least {points} " if self.by else ""
-        return f"`{self.row}` {least}above {other} in {self.column}"
+        return f"`{self.row}` {least}above {where}"
 
     @property
     def contrasts(self) -> tuple[Contrast, ...]:
