@@ -29,15 +29,20 @@ def _compared(cell: Cell | None) -> str:
     return f"{cell_text(cell)}; paper {cell.published[0]:.2f}, {cell.difference:+.2f} {word}"
 
 
-def _measured(tables: list[Table]) -> list[tuple[str, Line]]:
-    """Rows with a record, each once: again only where another table prints other numbers for it."""
-    found: list[tuple[str, Line]] = []
+def _measured(tables: list[Table]) -> list[tuple[list[str], Line]]:
+    """Rows with a record and the tables they stand in; one twice where two tables print other numbers for it."""
+    found: list[tuple[list[str], Line]] = []
     for table in tables:
         for line in table.lines:
+            if not line.trials:
+                continue
             numbers = line.row.published.items()
-            known = [other.row.published.items() for _, other in found if other.row.run == line.row.run]
-            if line.trials and not any(numbers <= others for others in known):
-                found.append((table.spec.name, line))
+            known = [(names, other) for names, other in found if other.row.run == line.row.run]
+            alike = next((names for names, other in known if numbers <= other.row.published.items()), None)
+            if alike is None:
+                found.append(([table.spec.name], line))
+            else:
+                alike.append(table.spec.name)
     return found
 
 
@@ -46,13 +51,14 @@ def reproduced(results: Path) -> str:
     # Table 2 has the most columns: it comes first, so that the others add only what they print otherwise.
     tables = sorted(kept_tables(results), key=lambda table: table.spec.name != "table2")
     rows = []
-    for name, line in _measured(tables):
+    for names, line in _measured(tables):
         whose = f" (paper: {line.row.published_for})" if line.row.published_for else ""
         cells = [_compared(line.cell(title)) for title in TITLES]
-        rows.append([f"`{name}`", f"`{line.row.id}`{whose}", str(line.trials), *cells])
+        where = ", ".join(f"`{name}`" for name in names)
+        rows.append([where, f"`{line.row.id}`{whose}", str(line.trials), *cells])
     if not rows:
         return "No row of any table has a record yet.\n"
-    return markdown_table(["table", "row", "seeds", *TITLES], rows) + "\n"
+    return markdown_table(["tables", "row", "seeds", *TITLES], rows) + "\n"
 
 
 def verdicts(results: Path) -> str:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,26 @@ def test_a_row_is_shown_once_with_the_papers_number_within_or_beyond(parts: Any,
     lines = parts["reproduced"](tmp_path).splitlines()[2:]
     # Table 1 prints another natural accuracy for the same row; tables 5 to 7 print what table 2 does.
     assert [line.split(" | ")[:3] for line in lines] == [
-        ["| `table2`", "`mail-trades`", "1"],
+        ["| `table2`, `table5`, `table6`, `table7`", "`mail-trades`", "1"],
         ["| `table2`", "`trades-beta5`", "1"],
         ["| `table1`", "`mail-trades`", "1"],
     ]
     assert lines[0].endswith("| 50.50 (±2.19); paper 50.60, -0.10 within |")
     assert "50.50 (±2.19); paper 81.84, -31.34 **beyond**" in lines[0]
     assert lines[1].endswith("| 50.00 (±2.19) |")
+
+
+def cells_of(text: str) -> list[list[str]]:
+    return [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
+
+
+def test_every_row_that_is_counted_is_shown(parts: Any, tmp_path: Path) -> None:
+    for row, right in (("mail-mart", 900), ("mail-trades-official-2021", 950), ("at", 990)):
+        keep(tmp_path, made_up(row, right))
+    for folder in (ROOT / "results", tmp_path):
+        counted = {cells[0]: int(cells[3]) for cells in cells_of(parts["reproduction"](folder))}
+        shown = Counter(name for cells in cells_of(parts["reproduced"](folder)) for name in cells[0].split(", "))
+        assert shown == Counter({name: count for name, count in counted.items() if count})
 
 
 def test_claims_are_counted_and_listed(parts: Any, tmp_path: Path) -> None:
