@@ -6,7 +6,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from probmargin.core.errors import UsageError
+from probmargin.engine import checkpoints
 from probmargin.engine.files import write_json
 from probmargin.experiments.experiment import Column, Experiment, Row, against
 from probmargin.experiments.work import Outcome, Parent, Task
@@ -57,7 +60,7 @@ def save_state(given: Task) -> None:
     known = {"id": given.id, "recipe": recipe, "seed": given.seed, "data": given.data, "model": given.model}
     write_json(run.record_path, known)
     write_json(run.recipe_path, recipe)
-    (run.checkpoints_path / "state-0001.json").touch()
+    checkpoints.save(run.checkpoints_path / "state-0001", checkpoints.Checkpoint({"model/a": torch.zeros(1)}))
 
 
 def save_then_wait_for_child(given: Task) -> Outcome:
@@ -94,3 +97,13 @@ def wait_to_be_stopped(given: Task) -> Outcome:
         raise UsageError("nobody asked to stop")
     (given.out / f"{given.id}.saved").touch()
     raise KeyboardInterrupt
+
+
+def end_or_wait(given: Task) -> Outcome:
+    """The quick one ends once the slow one has begun, which waits to be stopped."""
+    if given.id == "slow":
+        return wait_to_be_stopped(given)
+    end = time.time() + 50
+    while not (given.out / "slow.begun").exists() and time.time() < end:
+        time.sleep(0.02)
+    return Outcome(given.id, {"id": given.id})

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from experiment_helpers import note, save_state, save_then_wait_for_child, task, wait_to_be_stopped
+from experiment_helpers import end_or_wait, note, save_state, save_then_wait_for_child, task, wait_to_be_stopped
 
 from probmargin.core.errors import UsageError
 from probmargin.experiments import local
@@ -15,6 +15,7 @@ from probmargin.experiments.cluster import Share
 from probmargin.experiments.local import Waiting, run_on_devices
 from probmargin.experiments.work import Outcome
 from probmargin.training.loop import Interrupted
+from probmargin.training.signals import terminate_as_interrupt
 
 
 def test_a_child_waits_for_its_parent(tmp_path: Path) -> None:
@@ -76,18 +77,30 @@ def test_a_process_sees_its_own_gpu_alone(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "a").read_text().split()[2:] == ["cuda", "7"]
 
 
-def test_an_interrupt_lets_every_process_save(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_lets_every_process_save(tmp_path: Path, number: int) -> None:
     def interrupt() -> None:
         end = time.time() + 50
         while len(list(tmp_path.glob("*.begun"))) < 2 and time.time() < end:
             time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 
     threading.Thread(target=interrupt, daemon=True).start()
+    before = signal.getsignal(signal.SIGTERM)
     tasks = [task(name, tmp_path) for name in ("a", "b", "c")]
-    with pytest.raises(Interrupted, match="go on with the same command"):
+    with pytest.raises(Interrupted, match="go on with the same command"), terminate_as_interrupt():
         run_on_devices(tasks, ["cpu", "cpu"], lambda outcome: None, wait_to_be_stopped)
     assert sorted(path.name for path in tmp_path.glob("*.saved")) == ["a.saved", "b.saved"]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_outcome_that_cannot_be_taken_in_leaves_no_process_behind(tmp_path: Path) -> None:
+    def refuse(outcome: Outcome) -> None:
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        run_on_devices([task("quick", tmp_path), task("slow", tmp_path)], ["cpu", "cpu"], refuse, end_or_wait)
+    assert [path.name for path in tmp_path.glob("*.saved")] == ["slow.saved"]
 
 
 def test_a_gpu_is_asked_for_where_the_cluster_has_one() -> None:

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from experiment_helpers import TINY
 
 from probmargin.core.records import canonical_hash
+from probmargin.engine import checkpoints
 from probmargin.experiments import catalogue, work
 from probmargin.experiments.catalogue import find
 from probmargin.experiments.grid import make_grid
@@ -43,7 +45,7 @@ def lay(task: Task, *states: int, **record: Any) -> None:
     run.record_path.write_text(json.dumps(own | record), encoding="utf-8")
     run.recipe_path.write_text(json.dumps(recipe), encoding="utf-8")
     for epochs in states:
-        (run.checkpoints_path / f"state-{epochs:04d}.json").write_text("{}", encoding="utf-8")
+        checkpoints.save(run.checkpoints_path / f"state-{epochs:04d}", checkpoints.Checkpoint({"a": torch.zeros(1)}))
 
 
 def test_half_done_runs_go_on_from_their_own_states_and_wait_for_nobody() -> None:

@@ -105,6 +105,15 @@ def load(path: Path, shape: Callable[[Any], str] | None = None) -> Checkpoint:
         raise UsageError(f"checkpoint {path} is damaged: {error}; choose another state") from None
 
 
+def is_whole(path: Path) -> bool:
+    """Is a checkpoint there, as it was written?"""
+    try:
+        facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        return isinstance(facts, dict) and facts.get("sha256") == _checksum(path.with_suffix(".safetensors"))
+    except (OSError, ValueError):
+        return False
+
+
 def remove(path: Path) -> None:
     """Delete a checkpoint, its JSON first, so that a half-deleted one does not count."""
     path.with_suffix(".json").unlink(missing_ok=True)

@@ -28,9 +28,15 @@ def _cluster(address: str | None) -> Iterator[Any]:
         settings: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
         try:
             _knock(address or "")
-            ray.init(log_to_driver=False, **settings)
         except OSError:
             raise UsageError(f"no Ray cluster answers at {address}; start one with ray start --head") from None
+        try:
+            ray.init(log_to_driver=False, **settings)
+        except OSError:
+            raise UsageError(
+                f"Ray cannot join a cluster at {address or 'this machine'}; start one with ray start --head, with the "
+                "same version of Ray and, where it asks for a token, the same RAY_AUTH_MODE and token as here"
+            ) from None
     try:
         yield ray
     finally:

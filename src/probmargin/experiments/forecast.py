@@ -64,12 +64,12 @@ class Forecaster:
         return self.known[key]
 
     def run(self, planned: Planned) -> Forecast:
-        """What is left to do of a run that has not begun, or has ended."""
+        """What is left to do of a run."""
         task = planned.task
         if planned.is_done:
             return Forecast(0.0, 0.0)
         shape, seconds = self._seconds_per_pass(task)
-        begun = task.parent.epochs if task.parent else 0
+        begun = max(task.parent.epochs if task.parent else 0, task.epochs_done)
         epochs = [] if task.is_trained else [epoch for epoch in task.recipe.epoch_plan() if epoch >= begun]
         training = len(epochs) * shape[0] * training_passes(task.recipe) * seconds
-        return Forecast(training, judging_passes(task.columns, TEST_IMAGES[task.data]) * seconds)
+        return Forecast(training, judging_passes(task.columns_left, TEST_IMAGES[task.data]) * seconds)

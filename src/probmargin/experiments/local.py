@@ -84,8 +84,10 @@ def run_on_devices(tasks: Sequence[Task], devices: Sequence[str], receive: Recei
                 free.append(device)
                 receive(outcome)
     except KeyboardInterrupt:
-        _stop([process for _, _, process in running.values()])
         raise Interrupted(AGAIN) from None
+    finally:
+        # On an interruption, or where an outcome could not be taken in.
+        _stop([process for _, _, process in running.values()])
 
 
 def _start(task: Task, device: str, work: Work) -> tuple[Connection, BaseProcess]:

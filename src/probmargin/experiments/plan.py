@@ -1,6 +1,5 @@
 """What is to be run, in which order, and which runs share a burn-in."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,7 +95,7 @@ def _plan_run(grid: Grid, name: str, seed: int, place: Place, records: Sequence[
         return Planned(name, task, True, f"done: record {record['id']}{_clash(grid, name, record, records)}", record)
     if task.is_trained:
         return Planned(name, task, False, "trained, to be judged")
-    if epochs := _progress(task.run):
+    if epochs := task.epochs_done:
         return Planned(name, task, False, f"half done: {epochs} of {task.recipe.epochs} epochs")
     known = f": record {record['id']} lacks {', '.join(lacking)}, and its run is not here" if record else ""
     return Planned(name, task, False, f"to do{known}")
@@ -124,12 +123,6 @@ def _clash(grid: Grid, name: str, record: Record, records: Sequence[Record]) -> 
         return ""
     reason = next(line for line in accepted.refused if line.startswith(f"record {record['id']} refused: "))
     return f", which the table leaves out ({reason.partition(' refused: ')[2]})"
-
-
-def _progress(run: Run) -> int:
-    """Epochs trained so far."""
-    found = [int(match[1]) for path in run.states() if (match := re.match(r"state-(\d+)", path.name))]
-    return max(found, default=0)
 
 
 def shared_epochs(parent: Method, child: Method) -> int:
@@ -179,7 +172,7 @@ def _state_to_come(parent: Task, child: Task) -> Parent:
     if (parent.seed, parent.data, parent.model) != (child.seed, child.data, child.model):
         return nothing
     epochs = shared_epochs(parent.recipe, child.recipe)
-    if _progress(parent.run) >= epochs or parent.is_trained or (child.has_curves and not parent.has_curves):
+    if parent.epochs_done >= epochs or parent.is_trained or (child.has_curves and not parent.has_curves):
         return nothing
     # A folder that holds another run, or one that departs from its recipe, comes to no state that is of use.
     is_new = not parent.run.record_path.exists()
@@ -198,5 +191,5 @@ def _state_there(run: Run, child: Task) -> Parent:
         shared = shared_epochs(run.recipe, child.recipe)
     except UsageError:
         shared = 0
-    epochs = max((epochs for epochs in range(1, shared + 1) if has_state(run, epochs)), default=0)
+    epochs = next((epochs for epochs in range(shared, 0, -1) if has_state(run, epochs)), 0)
     return Parent(run=run.path.name, epochs=epochs if epochs and can_start_from(run, epochs, child) else 0)

@@ -10,7 +10,7 @@ from probmargin.core.errors import UsageError, unknown_name
 from probmargin.core.records import coerce
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
-from probmargin.engine.files import written_aside
+from probmargin.engine.files import check_folder, written_aside
 from probmargin.experiments.catalogue import STUDIES, find
 from probmargin.experiments.cluster import Share, run_on_cluster
 from probmargin.experiments.forecast import Forecaster
@@ -35,6 +35,7 @@ from probmargin.reporting.tables import build_table
 from probmargin.runs.run import Run
 from probmargin.training.loop import Interrupted
 from probmargin.training.progress import duration
+from probmargin.training.signals import terminate_as_interrupt
 
 Say = Callable[[str], None]
 
@@ -196,6 +197,9 @@ def _carry_out(tasks: Sequence[Task], request: ReproduceRequest, say: Say, *, ke
             failed.append(outcome)
             say(f"{outcome.id}: failed: {outcome.reason}")
 
+    check_folder(request.out, "--out")
+    if keep:
+        check_folder(request.records, "--keep-records")
     missing = _missing_data(tasks, request)
     for data, reason in missing.items():
         lost = [Outcome(task.id, reason=f"no data: {reason}") for task in tasks if task.data == data]
@@ -211,7 +215,8 @@ def _execute(tasks: Sequence[Task], request: ReproduceRequest, receive: Callable
     if not tasks:
         return
     try:
-        _start(tasks, request, receive, say)
+        with terminate_as_interrupt():
+            _start(tasks, request, receive, say)
     except (Interrupted, KeyboardInterrupt):
         raise Interrupted(AGAIN) from None
 

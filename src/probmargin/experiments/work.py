@@ -1,6 +1,7 @@
 """One run of an experiment, from its first step to its record; started again, it goes on where it was."""
 
 import functools
+import re
 import shutil
 import traceback
 from contextlib import suppress
@@ -12,6 +13,8 @@ from probmargin.core.errors import UsageError
 from probmargin.core.records import canonical_hash
 from probmargin.data.dataset import DataSet
 from probmargin.data.loader import load
+from probmargin.engine import checkpoints
+from probmargin.engine.lock import LOCK, held
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.methods.method import Method
 from probmargin.methods.plain import from_plain
@@ -99,9 +102,23 @@ class Task:
         return self.is_own and is_finished(self.run.record)
 
     @property
+    def epochs_done(self) -> int:
+        """Epochs that are trained and saved, whatever run is in the folder."""
+        found = [re.match(r"state-(\d+)", path.name) for path in self.run.states()]
+        return max((int(match[1]) for match in found if match), default=0)
+
+    @property
+    def columns_left(self) -> list[ColumnSpec]:
+        """What it is still to be judged by."""
+        if not self.is_trained:
+            return list(self.columns)
+        record = self.run.record
+        return [column for column in self.columns if not verdicts(record, column)[0]]
+
+    @property
     def is_judged(self) -> bool:
         """Does its record have every number that is asked for?"""
-        return self.is_trained and all(verdicts(self.run.record, column)[0] for column in self.columns)
+        return self.is_trained and not self.columns_left
 
 
 def _recipe_hash(record: dict[str, Any]) -> Any:
@@ -119,8 +136,9 @@ def is_akin(record: dict[str, Any], task: Task) -> bool:
 
 
 def has_state(run: Run, epochs: int) -> bool:
-    """Has a run kept its state after so many epochs?"""
-    return (run.checkpoints_path / f"state-{epochs:04d}.json").exists()
+    """Has a run kept its state after so many epochs, and is it whole?"""
+    path = run.checkpoints_path / f"state-{epochs:04d}"
+    return path.with_suffix(".json").exists() and checkpoints.is_whole(path)
 
 
 def can_start_from(run: Run, epochs: int, task: Task) -> bool:
@@ -174,14 +192,24 @@ def attempt(task: Task, reporter: Reporter | None = None) -> Outcome:
 
 
 def carry_out(task: Task, reporter: Reporter) -> dict[str, Any]:
-    """Train what is not trained, judge what is not judged, and return the record."""
-    if task.run.record_path.exists() and (reason := deviation(task.run.record)):
-        raise UsageError(f"{task.run.path} is not the run that is wanted: {reason}; give another --out")
-    if not task.is_trained:
-        _train(task, reporter)
-    if not task.is_judged:
-        _judge(task, reporter)
-    return task.run.record
+    """Train what is not trained, judge what is not judged, and return the record; alone in the run's folder."""
+    with held(task.run.path):
+        if task.run.record_path.exists() and (reason := deviation(_readable(task.run))):
+            raise UsageError(f"{task.run.path} is not the run that is wanted: {reason}; give another --out")
+        if not task.is_trained:
+            _train(task, reporter)
+        if not task.is_judged:
+            _judge(task, reporter)
+        return task.run.record
+
+
+def _readable(run: Run) -> dict[str, Any]:
+    """A run's record; where it is damaged, what to do so that the same command makes it again."""
+    try:
+        return run.record
+    except UsageError as error:
+        reason = str(error).rpartition("; ")[0]
+        raise UsageError(f"{reason}; delete {run.path} and start the same command again") from None
 
 
 @functools.lru_cache(maxsize=1)
@@ -195,7 +223,7 @@ def _train(task: Task, reporter: Reporter) -> None:
         if is_finished(run.record):
             raise UsageError(f"{run.path} holds another run, finished and without its states; give another --out")
         # A start that was killed before its first state: nothing is lost, and a fork can be chosen anew.
-        shutil.rmtree(run.path)
+        _empty(run.path)
     is_there = run.record_path.exists()
     request = TrainRequest(
         out=run.path,
@@ -211,6 +239,15 @@ def _train(task: Task, reporter: Reporter) -> None:
         label_noise=task.label_noise,
     )
     train(task.recipe, _load(task.data, task.data_dir), request, reporter)
+
+
+def _empty(folder: Path) -> None:
+    """Delete what is in a folder that this process holds."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
 
 
 def _judge(task: Task, reporter: Reporter) -> None:

@@ -12,6 +12,7 @@ from probmargin.core.errors import UsageError
 from probmargin.core.shell import typed
 from probmargin.engine.checkpoints import Checkpoint
 from probmargin.engine.files import append_json_line, write_json, written_aside
+from probmargin.engine.lock import LOCK
 from probmargin.methods.method import Method
 from probmargin.runs.run import Run
 from probmargin.training.agreement import differences
@@ -170,8 +171,9 @@ class Beginning:
 
 
 def _others(folder: Path) -> list[str]:
-    """What is in a folder beside the unfinished files of a start that was killed."""
-    return sorted(path.name for path in folder.iterdir() if path.suffix != ".part") if folder.exists() else []
+    """What is in a folder beside its lock and the unfinished files of a start that was killed."""
+    paths = folder.iterdir() if folder.exists() else ()
+    return sorted(path.name for path in paths if path.suffix != ".part" and path.name != LOCK)
 
 
 def sweep(run: Run) -> None:

@@ -8,6 +8,23 @@ from types import FrameType
 
 
 @contextmanager
+def terminate_as_interrupt() -> Iterator[None]:
+    """Take SIGTERM for Ctrl-C inside this block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    found = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, found)
+
+
+@contextmanager
 def stop_signals(*, patient: bool = False) -> Iterator[threading.Event]:
     """Set an event instead of breaking off; a second signal breaks off, unless `patient`.
 

@@ -1,6 +1,7 @@
 """Start, resume and finish a run."""
 
 import math
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +12,13 @@ from probmargin.core.records import coerce
 from probmargin.data.balance import imbalance
 from probmargin.data.dataset import DataSet, ImageSet, split_validation
 from probmargin.data.label_noise import label_noise
-from probmargin.engine.checkpoints import file_hash
+from probmargin.engine.checkpoints import Checkpoint, file_hash
 from probmargin.engine.compile import CompileMode
 from probmargin.engine.devices import pick_device, pick_precision, set_precision
 from probmargin.engine.distributed import World, local_device, process_group
 from probmargin.engine.environment import commit, hardware, versions
 from probmargin.engine.files import check_folder
+from probmargin.engine.lock import held
 from probmargin.evaluation.parts import weights_hash
 from probmargin.methods.method import Method
 from probmargin.models.build import origin
@@ -59,7 +61,9 @@ def train(method: Method, data: DataSet, request: TrainRequest, reporter: Report
     device = pick_device(request.device)
     with torch.inference_mode(False), torch.enable_grad(), process_group(device) as world:
         own = reporter if world.is_writer else Reporter(quiet=True)
-        return _Training(method, data, request, own, world, local_device(device, world)).carry_out()
+        training = _Training(method, data, request, own, world, local_device(device, world))
+        with ExitStack() as stack:
+            return training.carry_out(stack)
 
 
 class _Training:
@@ -89,8 +93,8 @@ class _Training:
         check_placement(self.images.train, self.placement)
         check_shares(len(self.images.train), method.batch_size, world)
 
-    def carry_out(self) -> tuple[Run, nn.Module]:
-        """Open the folder, train, close the record."""
+    def carry_out(self, stack: ExitStack) -> tuple[Run, nn.Module]:
+        """Open the folder, train, close the record; the folder is held until the stack is closed."""
         self._introduce()
         model, name, model_settings = make_model(
             self.request.model,
@@ -138,7 +142,7 @@ class _Training:
         )
         if self.request.sync_bn and self.world.size > 1:
             model = with_sync_bn(model, self.device)
-        saved = self.world.from_writer(lambda: beginning.open(self.reporter))
+        saved = self.world.from_writer(lambda: self._open(beginning, stack))
         state = TrainState.fresh(model.to(self.device), self.method)
         state.examples = empty_examples(len(self.images.train), self.device)
         if saved is not None:
@@ -156,6 +160,10 @@ class _Training:
         )
         self._fit(state, watchers)
         return self.run, _trained(state)
+
+    def _open(self, beginning: Beginning, stack: ExitStack) -> Checkpoint | None:
+        stack.enter_context(held(self.run.path))
+        return beginning.open(self.reporter)
 
     def _introduce(self) -> None:
         """Say what is imported and what the data is like, before time is spent."""

@@ -1,0 +1,130 @@
+"""What another process works on, what cannot be written, what is damaged: said before time is spent, or passed over."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from experiment_helpers import TINY
+
+from probmargin.core.errors import UsageError
+from probmargin.experiments import catalogue, grid, work
+from probmargin.experiments.forecast import Forecaster
+from probmargin.experiments.reproduce import ReproduceRequest, make_plan, reproduce
+from probmargin.runs.run import Run
+from probmargin.training.progress import Reporter
+
+AT, MAIL = "digits-small-cnn-at-s1", "digits-small-cnn-mail-at-s1"
+HOLDER = """
+import sys, pathlib
+from probmargin.engine.lock import held
+with held(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(catalogue, "EXPERIMENTS", {"tiny": (TINY,)})
+    monkeypatch.setattr(catalogue, "_SINGLE", (TINY,))
+    monkeypatch.setattr(grid, "SMOKE_EPOCHS", 2)
+    monkeypatch.setattr(work, "Reporter", lambda quiet=False: Reporter(quiet=True))
+
+
+def request(only: tuple[str, ...] = ("at", "mail-at"), **changes: object) -> ReproduceRequest:
+    settings: dict[str, object] = {"name": "tiny", "scale": "smoke", "device": "cpu", "only": only}
+    return ReproduceRequest(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+def go(only: tuple[str, ...] = ("at", "mail-at"), **changes: object) -> tuple[list[str], list[str]]:
+    said: list[str] = []
+    failed = reproduce(request(only, **changes), said.append)
+    return said, [outcome.id for outcome in failed]
+
+
+def run(name: str) -> Run:
+    return Run(Path("runs/reproduce") / name)
+
+
+def test_a_run_that_another_process_works_on_is_left_to_it() -> None:
+    """It has a record and no state yet, as in the first epoch: it must not be taken for a start that died."""
+    go(("at",))
+    for path in run(AT).states():
+        path.with_suffix(".json").unlink()
+    kept = {key: value for key, value in run(AT).record.items() if key not in ("train_seconds", "evaluation")}
+    run(AT).record_path.write_text(json.dumps(kept), encoding="utf-8")
+    Path(f"runs/reproduce/records/{AT}.json").unlink()
+    command = [sys.executable, "-c", HOLDER, str(run(AT).path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        said, failed = go(("at", "trades"))
+        other.kill()
+    assert failed == [AT]
+    assert any(f"is in use by process {other.pid} on " in line for line in said)
+    assert "digits-small-cnn-trades-s1: done" in said
+    assert run(AT).record == kept
+    assert go(("at",))[1] == []
+
+
+@pytest.mark.parametrize("option", ["out", "keep_records"])
+def test_a_place_that_cannot_be_written_is_refused_before_the_first_run(option: str) -> None:
+    Path("afile").touch()
+    with pytest.raises(UsageError, match=f"afile is a file, not a folder; choose another --{option.replace('_', '-')}"):
+        reproduce(replace(request(), **{option: Path("afile")}), print)  # type: ignore[arg-type]
+    assert not Path("runs").exists()
+
+
+def test_a_damaged_state_is_not_started_from() -> None:
+    assert go()[1] == []
+    whole = run(MAIL).record["weights"]
+    run(MAIL).path.rename("aside")
+    Path(f"runs/reproduce/records/{MAIL}.json").unlink()
+    tensors = run(AT).checkpoints_path / "state-0001.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:-8])
+    (entry,) = make_plan(request(("mail-at",)))
+    assert entry.task.parent is None
+    assert go(("mail-at",))[1] == []
+    assert run(MAIL).record["weights"] == whole
+    assert "forked_from" not in run(MAIL).record
+
+
+def test_a_damaged_record_says_what_lets_the_same_command_make_it_again() -> None:
+    assert go(("at",))[1] == []
+    path = run(AT).record_path
+    path.write_text(path.read_text(encoding="utf-8")[:200], encoding="utf-8")
+    Path(f"runs/reproduce/records/{AT}.json").unlink()
+    said, failed = go(("at",))
+    assert failed == [AT]
+    line = next(line for line in said if line.startswith(f"{AT}: failed: "))
+    assert line.endswith(f"; delete {run(AT).path.absolute()} and start the same command again")
+
+
+def test_a_forecast_counts_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two epochs one is trained; of two columns one is judged."""
+    forecaster = Forecaster()
+    forecaster.known["digits", "small-cnn"] = (100, 1, 8, 8, 10), 1.0
+    (entry,) = make_plan(request(("at",)))
+    passes = 2
+    whole = forecaster.run(entry)
+    assert (whole.training, whole.judging) == (2 * 100 * passes, 360 * (1 + 2))
+
+    assert go(("at",))[1] == []
+    record = run(AT).record
+    Path(f"runs/reproduce/records/{AT}.json").unlink()
+    del record["evaluation"]["pgd-2"]
+    run(AT).record_path.write_text(json.dumps(record), encoding="utf-8")
+    (entry,) = make_plan(request(("at",)))
+    assert entry.state == "trained, to be judged"
+    assert (forecaster.run(entry).training, forecaster.run(entry).judging) == (0.0, 360 * 2)
+
+    del record["train_seconds"]
+    run(AT).record_path.write_text(json.dumps(record), encoding="utf-8")
+    (run(AT).checkpoints_path / "state-0002.json").unlink()
+    (entry,) = make_plan(request(("at",)))
+    assert entry.state == "half done: 1 of 2 epochs"
+    assert forecaster.run(entry).training == 100 * passes
