@@ -219,6 +219,19 @@ def by_name(name: str) -> Callable[[], str]:
     return make
 
 
+def table3_forecast() -> str:
+    """What an epoch of table 3 took, and what its rows would."""
+    found = record("forecast-table3")
+    training, judging = (sum(row[f"hours_{kind}"] for row in found["rows"]) for kind in ("training", "judging"))
+    return (
+        f"Table 3 is not run: one epoch of {found['model'].upper()} under {found['method'].upper()} took "
+        f"{found['epoch_seconds']:.0f} s on an {found['hardware'].removeprefix('NVIDIA ')}, "
+        f"{found['images_per_second']:,.0f} images a second ([record](../results/forecast-table3.json)). Its "
+        f"{len(found['rows'])} rows, one seed each, would take {training:.1f} hours to train and {judging:.1f} to "
+        "judge.\n"
+    )
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "speed": speed,
     "autoattack": autoattack,
@@ -227,6 +240,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "commands": command_list,
     "rates": rate_lines,
     "large-runs": large_runs,
+    "table3-forecast": table3_forecast,
     **{name: by_name(name) for name in ("reproduced", "verdicts", "open-question", "reproduction", "claims", "smoke")},
     "label-noise": label_noise,
     **{name: findings(name) for name in ("figure1c", "figure2", "figure4")},
