@@ -88,6 +88,12 @@ def test_a_column_is_of_one_test_set() -> None:
     assert "test_images is 9, not 4 as in blobs-net-at-s1" in found.reasons[0]
 
 
+def test_one_image_is_one() -> None:
+    short = record("at", evaluation={"aa": {**AA, "correct": "1"}})
+    found = line_of(short, columns=(column("AA", "aa", first=2),)).cells[0]
+    assert found.reasons[0] == "blobs-net-at-s1: aa looked at 1 image, not 2"
+
+
 def searched(row: str, precision: str) -> dict[str, Any]:
     return record(row, evaluation={"aa": {**AA, "correct": "1000", "search_precision": precision}})
 

@@ -27,7 +27,7 @@ def words(found: dict[str, Any]) -> str:
 def test_everything_is_said() -> None:
     text = words(summary([0.5, 1.0, 0.5, 2.0], [False, False, False, True]))
     assert text.startswith(
-        "mail-at on pets: runs/a\n  4 training examples, 1 epochs recorded; averages are over epochs 1 to 1"
+        "mail-at on pets: runs/a\n  4 training examples, 1 epoch recorded; averages are over epochs 1 to 1"
     )
     assert "last epoch: 50.0% safe, 25.0% near the boundary, 25.0% wrong" in text
     # 4^2 / (0.25 + 1 + 0.25 + 4) = 2.9

@@ -8,6 +8,7 @@ import typer
 from probmargin.cli.app import DataDirOption, DownloadOption, app, fail, show
 from probmargin.core.errors import UsageError
 from probmargin.core.settings import MOST_SEED
+from probmargin.core.words import counted
 
 
 @app.command("list")
@@ -75,7 +76,7 @@ def reproduce(
     elif render:
         experiments.render(request, show)
     elif failed := experiments.reproduce(request, show):
-        fail(f"{len(failed)} runs failed: {', '.join(outcome.id for outcome in failed)}", 1)
+        fail(f"{counted(len(failed), 'run')} failed: {', '.join(outcome.id for outcome in failed)}", 1)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probmargin.core.records import canonical_hash
+from probmargin.core.words import counted
 from probmargin.engine.shapes import misfit_verdicts
 from probmargin.reporting.spec import ColumnSpec, RowSpec, TableSpec
 
@@ -189,11 +190,11 @@ def _miscount(correct: str, total: int | None, column: ColumnSpec) -> str:
     """Why verdicts are not of the images a column asks for; "" where they are."""
     if column.first is not None:
         few = len(correct) < min(column.first, total or column.first)
-        return f"{column.attack} looked at {len(correct):,} images, not {column.first:,}" if few else ""
+        return f"{column.attack} looked at {counted(len(correct), 'image')}, not {column.first:,}" if few else ""
     if not total:
         return f"{column.attack} refused: its evaluation does not say how many test images there are"
     if len(correct) != total:
-        return f"{column.attack} looked at {len(correct):,} of {total:,} images; see --aa-examples"
+        return f"{column.attack} looked at {len(correct):,} of {counted(total, 'image')}; see --aa-examples"
     return ""
 
 

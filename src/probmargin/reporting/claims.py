@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from probmargin.core.words import counted
 from probmargin.reporting.compare import Comparison, Verdicts, compare
 from probmargin.reporting.spec import Claim, ColumnSpec
 
@@ -44,10 +45,10 @@ class Judged:
             return f"rows missing: {rows}" if rows else self._apart
         found = self.deciding
         assert found is not None
-        seeds = f"{len(found.seeds)} seed{'s' if len(found.seeds) > 1 else ''}"
         low, high = found.deciding_interval
+        looked = f"{counted(found.num_examples, 'image')}, {counted(len(found.seeds), 'seed')}"
         points = f"{found.difference:+.2f} [{low:+.2f}, {high:+.2f}]"
-        return f"`{found.contrast.title}` {points}, {found.num_examples:,} images, {seeds}"
+        return f"`{found.contrast.title}` {points}, {looked}"
 
     @property
     def _apart(self) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from probmargin.core.words import counted
+
 Summary = Mapping[str, Any]
 
 
@@ -41,8 +43,8 @@ def _overview(summary: Summary) -> Section:
     first, last = summary["averaged_epochs"]
     when = "after burn-in" if summary["past_burn_in"] else "the run is still in its burn-in, where every weight is one"
     lines = [
-        f"{summary['examples']:,} training examples, {len(epochs)} epochs recorded; averages are over epochs "
-        f"{first + 1} to {last + 1} ({when})"
+        f"{summary['examples']:,} training examples, {counted(len(epochs), 'epoch')} recorded; averages are over "
+        f"epochs {first + 1} to {last + 1} ({when})"
     ]
     ends = {name: summary["epochs"][name][-1] for name in ("safe", "boundary", "wrong")}
     lines.append(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from probmargin.core.words import counted
 from probmargin.reporting.render_words import number
 
 Data = Mapping[str, Any]
@@ -42,9 +43,9 @@ def _label_noise(data: Data) -> str:
         columns |= {title: attack, f"{title}, clean labels": f"{attack}_clean", f"{title}, cost": f"{attack}_cost"}
     columns |= {"suspects: precision": "suspects_precision", "recall": "suspects_recall"}
     rows = [[f"`{row['method']}`", *(_percent(row[key]) for key in columns.values())] for row in data["rows"]]
-    seeds = len(data["rows"][0]["trials"])
+    seeds = counted(len(data["rows"][0]["trials"]), "seed")
     note = (
-        f"Percent, mean ± standard deviation over {seeds} seeds; labels {data['noise']}; weights after epoch "
+        f"Percent, mean ± standard deviation over {seeds}; labels {data['noise']}; weights after epoch "
         f"{data['burn_in_epochs']} of {data['epochs']}; accuracy on {data['num_test']:,} test images with clean "
         f"labels, eps {data['eps']:g}. MAIL-TRADES weighs the divergence alone, not the clean cross-entropy."
     )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from probmargin.core.words import counted
 from probmargin.reporting.folder import Folder
 from probmargin.reporting.page.data import RunReport
 from probmargin.reporting.page.missing import attacks
@@ -48,7 +49,7 @@ def _training(folder: Folder) -> str:
     what = f"{record.get('model', 'A model')} trained on {record.get('data', 'its data')} with {recipe.get('method')}"
     if folder.is_finished:
         took = f" in {duration(record['train_seconds'])}" if "train_seconds" in record else ""
-        return f"{what} for {folder.trained} epochs{took}."
+        return f"{what} for {counted(folder.trained, 'epoch')}{took}."
     return f"{what}: not finished, {folder.trained} of {folder.epochs} epochs are done."
 
 
