@@ -86,7 +86,27 @@ def test_an_evaluation_on_little_memory_finds_the_same() -> None:
 def test_on_a_cpu_the_room_goes_by_the_images_size_and_a_user_may_cap_it() -> None:
     for shape, rows in (((1, 8, 8), 4096), ((3, 32, 32), 341), ((3, 300, 300), 16)):
         assert find_room(tiny_net(), torch.empty(1, *shape), None).rows == rows
-    assert find_room(tiny_net(), torch.rand(4, 1, 8, 8), 7).rows == 7
+    asked = find_room(tiny_net(), torch.rand(4, 1, 8, 8), 7)
+    assert (asked.rows, asked.at_once(), asked.at_once(9)) == (7, 7, 1)
+
+
+def test_small_images_are_not_attacked_by_the_thousand_on_a_cpu() -> None:
+    """Else ten times the images would take ten times the memory, up to where the most rows are reached."""
+    room = find_room(tiny_net(), torch.rand(4, 1, 8, 8), None)
+    assert (room.rows, room.at_once(), room.at_once(9)) == (4096, 512, 455)
+    taken = list(room.in_chunks(torch.arange(1100), len))
+    assert taken == [512, 512, 76]
+    sizes: list[int] = []
+    model, (x, labels) = tiny_net(1), images(1, 1100, size=8)
+
+    class Counting(nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            sizes.append(len(images))
+            logits: torch.Tensor = model(images)
+            return logits
+
+    evaluate(Counting(), x, labels, attacks=["nat", "pgd-1"])
+    assert max(sizes) == 512
 
 
 class Viewing(nn.Module):

@@ -26,6 +26,8 @@ T = TypeVar("T")
 _TOLERANCE = 1e-6
 _CPU_NUMBERS = 2**20
 """Pixel values that go through a network at once on a CPU."""
+_CPU_EXAMPLES = 512
+"""Examples that are attacked at once on a CPU: more of them take memory and bring no speed."""
 _LEAST_ROWS, _MOST_ROWS = 16, 4096
 _PROBE_ROWS = 32
 
@@ -35,16 +37,22 @@ class Room:
     """How many images go through the network at once; halved, for good, where memory does not allow it."""
 
     rows: int
+    examples: int = _MOST_ROWS
+    """How many examples are attacked at once, however few images each of them costs."""
 
     def __post_init__(self) -> None:
         if self.rows < 1:
             raise UsageError(f"batch_size must be 1 or more, not {self.rows}")
 
+    def at_once(self, share: int = 1) -> int:
+        """How many examples are attacked at once; each of them costs `share` images."""
+        return max(1, min(self.rows // share, self.examples))
+
     def in_chunks(self, rows: torch.Tensor, work: Callable[[torch.Tensor], T], share: int = 1) -> Iterator[T]:
         """The work's results on consecutive pieces of `rows`; each of them costs `share` images."""
         position = 0
         while position < len(rows):
-            part = rows[position : position + max(1, self.rows // share)]
+            part = rows[position : position + self.at_once(share)]
             try:
                 made = work(part)
             except torch.OutOfMemoryError:
@@ -60,9 +68,9 @@ class Room:
 def find_room(call: Classifier, x: Images, batch_size: int | None) -> Room:
     """As asked for; else about a million pixel values on a CPU, and on a GPU what half of its free memory takes."""
     if batch_size is not None:
-        return Room(batch_size)
+        return Room(batch_size, batch_size)
     if not x.is_cuda:
-        return Room(min(max(_CPU_NUMBERS // x[0].numel(), _LEAST_ROWS), _MOST_ROWS))
+        return Room(min(max(_CPU_NUMBERS // x[0].numel(), _LEAST_ROWS), _MOST_ROWS), _CPU_EXAMPLES)
     few = x[:_PROBE_ROWS].detach().requires_grad_()
     # The first pass is not measured: libraries that choose their kernels then take room they do not need later.
     for _ in range(2):
@@ -272,7 +280,7 @@ def run_stage(subject: Subject, stage: Stage, rows: torch.Tensor) -> Iterator[Fi
     def work(part: torch.Tensor) -> Finding:
         begun = time.perf_counter()
         call = subject.asked_by(stage.attack)
-        size = min(subject.room.rows, len(rows)) if stage.fills else len(part)
+        size = min(subject.room.at_once(), len(rows)) if stage.fills else len(part)
         filled = torch.cat([part, part[:1].expand(size - len(part))])
         with full_float32(subject.x) if subject.search == "float32" else nullcontext():
             found = attempt(subject, stage, filled, call)[: len(part)]
