@@ -66,35 +66,6 @@ def test_markdown() -> None:
     )
 
 
-def test_latex() -> None:
-    text = latex(MADE)
-    assert text.startswith(
-        "% needs \\usepackage{booktabs,xcolor}\n"
-        "\\begin{table}\n"
-        "\\centering\n"
-        "\\caption{Two methods}\n"
-        "\\begin{tabular}{lrcc}\n"
-        "\\toprule\n"
-        "row & trials & NAT & AA \\\\\n"
-        "\\midrule\n"
-        "at & 2 & 87.50 $\\pm$ 17.68 & 25.00 $\\pm$ 0.00 \\\\\n"
-        "\\quad paper & 5 & \\textcolor{gray}{80.00 $\\pm$ 10.00} & \\textcolor{gray}{-} \\\\\n"
-        "\\quad difference & & +7.50 (within 41.46) & - \\\\\n"
-        "mail-at$^\\ast$ & 1 & 75.00 ($\\pm$32.69) & 50.00 ($\\pm$35.00) \\\\\n"
-        "\\bottomrule\n"
-        "\\end{tabular}\n"
-        "\\par\\smallskip $^\\ast$ not in the paper's table. Columns, protocol standard (Linf, eps 8/255): NAT = no"
-    )
-    assert "2 sqrt(s$^2$/n + binomial s.e.$^2$) away" in text
-    assert (
-        "\\texttt{mail-at} above \\texttt{at} in AA & undecided & "
-        "\\texttt{mail-at - at} +25.00 [-38.32, +71.65], 4 images, 1 seed \\\\\n"
-    ) in text
-    assert "mail-at - at & AA & +25.00 [-38.32, +71.65] & 4 & s1: 1/0, p 1.0000 & - \\\\\n" in text
-    assert text.count("\\begin{tabular}") == text.count("\\end{tabular}") == 3
-    assert text.endswith("\\end{table}\n")
-
-
 def test_csv() -> None:
     assert comma_separated(MADE).splitlines() == [
         "table,row,extra,column,attack,protocol,norm,eps,images,trials,mean,std,low,high,paper_mean,paper_std,"

@@ -60,7 +60,7 @@ def markdown(table: Table) -> str:
         lines += ["", COMPARISON_LEGEND, *_head(*COMPARISON_TITLES)]
         lines += [_row(*comparison_texts(found)) for found in table.comparisons]
     lines += _list("Missing", table.missing)
-    lines += _list("Remarks", [f"`{line.row.id}`: {remark}" for line in table.lines for remark in line.remarks])
+    lines += _list("Remarks", table.remarks)
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""A table as LaTeX: numbers, verdicts on claims and paired comparisons, each a booktabs tabular."""
+"""A table as LaTeX (booktabs): numbers in a float; claims and paired comparisons in tables that break over pages."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -27,44 +27,83 @@ _SPECIAL = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "<": "$<$",
     ">": "$>$",
 }
+_NEEDS = r"% needs \usepackage{adjustbox,array,booktabs,longtable,xcolor}, and a page of one column"
 
 
 def latex_text(text: str) -> str:
-    r"""Text with LaTeX's own characters escaped, and what stands in backticks as code.
+    r"""Text with LaTeX's own characters escaped, options with both their dashes, and what stands in backticks as code.
 
-    >>> print(latex_text("`a_b` 5 % ± 1"))
-    \texttt{a\_b} 5 \% $\pm$ 1
+    >>> print(latex_text("`a_b` 5 % ± 1, see --out"))
+    \texttt{a\_b} 5 \% $\pm$ 1, see -{}-out
     """
     escaped = "".join(_SPECIAL.get(character, character) for character in text)
-    return re.sub(r"`([^`]*)`", r"\\texttt{\1}", escaped)
+    return re.sub(r"`([^`]*)`", r"\\texttt{\1}", re.sub("-(?=-)", "-{}", escaped))
 
 
 def latex(table: Table) -> str:
-    """A table: ours, the paper's numbers below in grey and the difference; then claims and comparisons."""
+    """All that the Markdown says: ours, the paper's numbers below in grey and the difference, notes; then the rest."""
     spec = table.spec
     titles = ["row", "trials", *(column.label for column in spec.columns), *([DROP] if table.has_drop else [])]
     body = [text for line in table.lines for text in _line(line, has_drop=table.has_drop)]
     extra = [r"$^\ast$ not in the paper's table."] if any(line.row.is_extra for line in table.lines) else []
-    notes = [*extra, *(latex_text(sentence) for sentence in legend(table))]
+    claim = [f"Claim: {spec.claim}"] if spec.claim else []
+    sentences = [*claim, f"`{spec.command}`; {spec.data}, {spec.model}.", spec.remark, *legend(table)]
+    notes = [*extra, *(latex_text(text) for text in sentences if text)]
     lines = [
-        r"% needs \usepackage{booktabs,xcolor}",
+        _NEEDS,
         r"\begin{table}",
         r"\centering",
         rf"\caption{{{latex_text(spec.title)}}}",
+        r"\begin{adjustbox}{max width=\textwidth}",
         *_tabular("lr" + "c" * (len(titles) - 2), titles, body),
-        *_note(" ".join(notes)),
+        r"\end{adjustbox}",
+        rf"\par\smallskip\raggedright\footnotesize {' '.join(notes)}",
+        r"\end{table}",
+        *_list(f"{spec.title}: missing", table.missing),
+        *_list(f"{spec.title}: remarks", table.remarks),
     ]
     if table.claims:
         claims = [_cells(found.claim.text, found.verdict, found.evidence) for found in table.claims]
-        lines += [*_note(latex_text(CLAIM_LEGEND)), *_tabular("lll", ("claim", "verdict", "decided by"), claims)]
+        columns = _wrapped(0.36) + "l" + _wrapped(0.42)
+        lines += _long(CLAIM_LEGEND, f"{spec.title}: claims", columns, ("claim", "verdict", "decided by"), claims)
     if table.comparisons:
         compared = [_cells(*comparison_texts(found)) for found in table.comparisons]
-        lines += [*_note(latex_text(COMPARISON_LEGEND)), *_tabular("llrrll", COMPARISON_TITLES, compared)]
-    return "\n".join([*lines, r"\end{table}"]) + "\n"
+        columns = f"{_wrapped(0.2)}lrr{_wrapped(0.2)}{_wrapped(0.12)}"
+        caption = f"{spec.title}: paired differences"
+        lines += _long(COMPARISON_LEGEND, caption, columns, COMPARISON_TITLES, compared)
+    return "\n".join(lines) + "\n"
 
 
-def _note(text: str) -> list[str]:
-    return [rf"\par\smallskip {text}\par\smallskip"]
+def _list(title: str, entries: Sequence[str]) -> list[str]:
+    if not entries:
+        return []
+    items = [rf"\item {latex_text(entry)}" for entry in entries]
+    return [rf"\paragraph{{{latex_text(title)}}}", r"\begin{itemize}", *items, r"\end{itemize}"]
+
+
+def _wrapped(share: float) -> str:
+    """A column of text that wraps, of a share of the line."""
+    return rf">{{\raggedright\arraybackslash}}p{{{share:g}\textwidth}}"
+
+
+def _long(text: str, caption: str, columns: str, titles: Sequence[str], body: Iterable[str]) -> list[str]:
+    """A table that goes on over as many pages as it needs, after what it means."""
+    head = [r"\toprule", _cells(*titles), r"\midrule"]
+    return [
+        rf"\par\medskip\noindent {latex_text(text)}",
+        r"\begingroup\footnotesize\setlength{\tabcolsep}{3pt}",
+        rf"\begin{{longtable}}{{{columns}}}",
+        rf"\caption{{{latex_text(caption)}}}\\",
+        *head,
+        r"\endfirsthead",
+        *head,
+        r"\endhead",
+        r"\bottomrule",
+        r"\endfoot",
+        *body,
+        r"\end{longtable}",
+        r"\endgroup",
+    ]
 
 
 def _tabular(columns: str, titles: Sequence[str], body: Iterable[str]) -> list[str]:

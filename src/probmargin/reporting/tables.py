@@ -154,6 +154,11 @@ class Table:
                 found.append(f"`{line.row.id}`{where}: {reason}")
         return found
 
+    @property
+    def remarks(self) -> list[str]:
+        """A sentence for each record that was refused and for each number of the paper that is in doubt."""
+        return [f"`{line.row.id}`: {remark}" for line in self.lines for remark in line.remarks]
+
 
 def build_table(spec: TableSpec, records: Sequence[Record], failures: Mapping[str, str] | None = None) -> Table:
     """Make a table of the records that belong to it; `failures` says, by run, why there is no record."""
