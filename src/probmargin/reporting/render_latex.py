@@ -90,7 +90,7 @@ def _long(text: str, caption: str, columns: str, titles: Sequence[str], body: It
     """A table that goes on over as many pages as it needs, after what it means."""
     head = [r"\toprule", _cells(*titles), r"\midrule"]
     return [
-        rf"\par\medskip\noindent {latex_text(text)}",
+        rf"\par\medskip\noindent {latex_text(text)}\par",
         r"\begingroup\footnotesize\setlength{\tabcolsep}{3pt}",
         rf"\begin{{longtable}}{{{columns}}}",
         rf"\caption{{{latex_text(caption)}}}\\",
