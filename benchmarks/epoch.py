@@ -18,7 +18,8 @@ from probmargin.engine.devices import pick_device
 from probmargin.engine.environment import commit, hardware, versions
 from probmargin.engine.files import write_json
 from probmargin.experiments.forecast import Forecaster, training_passes
-from probmargin.experiments.reproduce import ReproduceRequest, make_plan
+from probmargin.experiments.reproduce import make_plan
+from probmargin.experiments.request import ReproduceRequest
 from probmargin.methods.resolve import resolve
 from probmargin.training.dry_run import shape_of
 from probmargin.training.progress import Reporter

@@ -39,7 +39,7 @@ def another_in(folder: Path) -> Iterator["subprocess.Popen[str]"]:
 def test_a_folder_that_another_process_holds_is_refused_and_named(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with another_in(folder) as process:
-        line = rf"run is in use by process {process.pid} on .+: wait until that ends, or choose another --out"
+        line = rf"run is in use by process {process.pid} on .+; choose another --out, or wait until that ends"
         with pytest.raises(UsageError, match=line), held(folder):
             pass
         with pytest.raises(UsageError, match=line):

@@ -41,7 +41,8 @@ from probmargin.evaluation.network import (
 )
 from probmargin.evaluation.opening import Threat, opened
 from probmargin.evaluation.recheck import recheck
-from probmargin.evaluation.search import Stage, attempt, confirm, find_room, form_for, full_float32, run_stage
+from probmargin.evaluation.room import find_room
+from probmargin.evaluation.search import Stage, attempt, confirm, form_for, full_float32, run_stage
 from probmargin.models.build import build_model
 
 

@@ -16,7 +16,7 @@ from probmargin.evaluation.autoattack import run_autoattack
 from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
 from probmargin.evaluation.network import Ready
 from probmargin.evaluation.quick import quick_copy
-from probmargin.evaluation.search import Room, find_room
+from probmargin.evaluation.room import Room, find_room
 
 LIMIT = 11
 

@@ -15,7 +15,8 @@ from probmargin.experiments.experiment import Column, Experiment, Row
 from probmargin.experiments.figure1c import FIGURE1C
 from probmargin.experiments.grid import full_recipe
 from probmargin.experiments.records import failures
-from probmargin.experiments.reproduce import ReproduceRequest, dry_run, make_plan, render, reproduce
+from probmargin.experiments.reproduce import dry_run, make_plan, render, reproduce
+from probmargin.experiments.request import ReproduceRequest
 from probmargin.experiments.study import Bench
 from probmargin.experiments.table2 import TABLE2
 from probmargin.reporting.cells import evaluations
@@ -220,7 +221,7 @@ def test_the_half_whose_data_is_there_is_run(monkeypatch: pytest.MonkeyPatch) ->
     assert begun == ["digits-s1"]
     assert [outcome.id for outcome in failed] == ["svhn-s1"]
     assert len(said) == 1
-    assert said[0].startswith("1 runs on svhn are left out: ")
+    assert said[0].startswith("left out, 1 run on svhn: ")
     assert failures(Path("runs/reproduce"))["svhn-s1"].startswith("no data: ")
     with pytest.raises(UsageError, match="svhn"):
         module._carry_out(tasks[:1], request(data_dir=Path("empty")), said.append, keep=False)

@@ -19,7 +19,8 @@ from probmargin.experiments import figure1a, figure2, study as study_module, wor
 from probmargin.experiments.catalogue import STUDIES
 from probmargin.experiments.figure3 import places
 from probmargin.experiments.followed import Followed, Subject
-from probmargin.experiments.reproduce import ReproduceRequest, dry_run, render, reproduce
+from probmargin.experiments.reproduce import dry_run, render, reproduce
+from probmargin.experiments.request import ReproduceRequest
 from probmargin.experiments.weight_functions import measure as weight_functions
 from probmargin.reporting.figures import DRAWINGS
 from probmargin.runs.run import Run, open_run

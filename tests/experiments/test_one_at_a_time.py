@@ -12,7 +12,8 @@ from experiment_helpers import TINY
 from probmargin.core.errors import UsageError
 from probmargin.experiments import catalogue, grid, work
 from probmargin.experiments.forecast import Forecaster
-from probmargin.experiments.reproduce import ReproduceRequest, make_plan, reproduce
+from probmargin.experiments.reproduce import make_plan, reproduce
+from probmargin.experiments.request import ReproduceRequest
 from probmargin.runs.run import Run
 from probmargin.training.progress import Reporter
 

@@ -15,7 +15,8 @@ from probmargin.experiments.catalogue import find
 from probmargin.experiments.grid import make_grid
 from probmargin.experiments.local import Waiting
 from probmargin.experiments.plan import Place, plan_runs
-from probmargin.experiments.reproduce import ReproduceRequest, make_plan
+from probmargin.experiments.reproduce import make_plan
+from probmargin.experiments.request import ReproduceRequest
 from probmargin.experiments.work import Parent, Task, attempt
 from probmargin.training.progress import Reporter
 

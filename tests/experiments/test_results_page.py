@@ -11,7 +11,8 @@ from probmargin.core.errors import UsageError
 from probmargin.experiments.catalogue import find
 from probmargin.experiments.grid import make_grid
 from probmargin.experiments.records import read_records
-from probmargin.experiments.reproduce import ReproduceRequest, render
+from probmargin.experiments.reproduce import render
+from probmargin.experiments.request import ReproduceRequest
 from probmargin.experiments.results_page import BEGIN, END, filled_page, kept_tables
 from probmargin.reporting.tables import build_table
 

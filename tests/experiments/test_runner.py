@@ -13,7 +13,8 @@ from probmargin.core.records import canonical_hash
 from probmargin.evaluation.protocol import PROTOCOLS
 from probmargin.evaluation.subject import evaluate_subject
 from probmargin.experiments import catalogue, grid, reproduce as module, work
-from probmargin.experiments.reproduce import ReproduceRequest, _devices, dry_run, make_plan, reproduce
+from probmargin.experiments.reproduce import _devices, dry_run, make_plan, reproduce
+from probmargin.experiments.request import ReproduceRequest
 from probmargin.reporting.cells import verdicts
 from probmargin.reporting.spec import ColumnSpec
 from probmargin.runs.run import Run

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from probmargin.experiments.reproduce import ReproduceRequest, reproduce
+from probmargin.experiments.reproduce import reproduce
+from probmargin.experiments.request import ReproduceRequest
 
 pytestmark = pytest.mark.slow
 

@@ -53,10 +53,11 @@ def reproduce(
 ) -> None:
     """Reproduce a table or figure of the paper: run what is missing, then print or draw; started again, it goes on."""
     from probmargin.experiments import reproduce as experiments
+    from probmargin.experiments.request import ReproduceRequest
 
     if dry_run and render:
         raise UsageError("--dry-run prints what would be run and --render what there is: give one of the two")
-    request = experiments.ReproduceRequest(
+    request = ReproduceRequest(
         name=name,
         scale=scale,
         trials=trials,

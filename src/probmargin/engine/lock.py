@@ -56,7 +56,7 @@ def _taken(folder: Path) -> int:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise
             raise UsageError(
-                f"{folder} is in use by {owner or 'another process'}: wait until that ends, or choose another --out"
+                f"{folder} is in use by {owner or 'another process'}; choose another --out, or wait until that ends"
             ) from None
         if _is_at(handle, path):
             os.ftruncate(handle, 0)

@@ -23,7 +23,8 @@ from probmargin.evaluation.audit_rules import RULES, Check, number_or_none
 from probmargin.evaluation.checks import check_logits, is_undefined, is_zero, looks_like_probabilities, output_spread
 from probmargin.evaluation.network import made_ready
 from probmargin.evaluation.protocol import build_attack
-from probmargin.evaluation.search import Room, all_logits, find_room, inside_threat_model
+from probmargin.evaluation.room import Room, find_room
+from probmargin.evaluation.search import all_logits, inside_threat_model
 
 STARTS = ("pgd-20", "restart 2", "restart 3", "restart 4", "restart 5")
 STEPS = (1, 20, 100)

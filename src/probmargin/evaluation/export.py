@@ -13,7 +13,8 @@ from probmargin.core.errors import UsageError
 from probmargin.core.frozen import frozen
 from probmargin.core.losses import is_correct
 from probmargin.core.types import Images, Labels
-from probmargin.evaluation.search import all_logits, find_room, inside_threat_model, perturbation_size
+from probmargin.evaluation.room import find_room
+from probmargin.evaluation.search import all_logits, inside_threat_model, perturbation_size
 from probmargin.evaluation.verdicts import Verdicts, write_arrays
 
 _SLACK = 1e-4

@@ -12,7 +12,8 @@ from probmargin.core.types import Classifier, Images, Labels
 from probmargin.engine.devices import keep_freed_memory
 from probmargin.evaluation.checks import check_images, check_logits
 from probmargin.evaluation.network import Ready, SearchPrecision, exact_form, made_ready
-from probmargin.evaluation.search import Stage, Subject, all_logits, find_room, form_for
+from probmargin.evaluation.room import find_room
+from probmargin.evaluation.search import Stage, Subject, all_logits, form_for
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,20 @@
 """Reproduce experiments: plan, run, collect the records, draw the tables."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from probmargin.core.errors import UsageError, unknown_name
+from probmargin.core.errors import UsageError
 from probmargin.core.records import coerce
+from probmargin.core.words import counted
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
 from probmargin.engine.files import check_folder, written_aside
 from probmargin.experiments.catalogue import STUDIES, find
 from probmargin.experiments.cluster import Share, run_on_cluster
 from probmargin.experiments.forecast import Forecaster
-from probmargin.experiments.grid import Grid, ScaleName, make_grid
+from probmargin.experiments.grid import ScaleName, make_grid
 from probmargin.experiments.local import AGAIN, run_in_turn, run_on_devices
 from probmargin.experiments.plan import Place, Planned, plan_runs
 from probmargin.experiments.records import (
@@ -26,6 +26,7 @@ from probmargin.experiments.records import (
     note_failure,
     read_records,
 )
+from probmargin.experiments.request import ReproduceRequest
 from probmargin.experiments.results_page import write_page
 from probmargin.experiments.studies import draw_study, forecast_study, run_study
 from probmargin.experiments.study import Bench
@@ -41,69 +42,6 @@ Say = Callable[[str], None]
 
 RESULTS = Path("results")
 """Records that are kept for good, where the command is run in a checkout."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReproduceRequest:
-    """What is to be reproduced, how much of it, where and on what."""
-
-    name: str | None = None
-    scale: str = "full"
-    trials: int | None = None
-    only: tuple[str, ...] = ()
-    aa_examples: int | None = None
-    data_dir: Path | None = None
-    download: bool = False
-    device: str | None = None
-    out: Path = Path("runs/reproduce")
-    keep_records: Path | None = None
-    """Where records are copied to; `records` in the folder of the runs unless given."""
-    executor: str = "local"
-    address: str | None = None
-    gpus_per_run: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.executor not in ("local", "ray"):
-            raise unknown_name("executor", self.executor, ["local", "ray"])
-        if self.executor == "local" and self.address is not None:
-            raise UsageError("--address is for Ray: give --executor ray, or leave it out")
-        if self.gpus_per_run is not None and self.gpus_per_run < 0:
-            raise UsageError(f"--gpus-per-run must be 0 or more, not {self.gpus_per_run}")
-        if self.executor == "local" and not 0.01 <= (1.0 if self.gpus_per_run is None else self.gpus_per_run) <= 1:
-            raise UsageError(
-                f"--gpus-per-run is {self.gpus_per_run}: give a share from 0.01 to 1, or another with --executor ray"
-            )
-
-    @property
-    def records(self) -> Path:
-        """Where records are copied to."""
-        return self.keep_records or self.out / "records"
-
-    @property
-    def filters(self) -> list[str]:
-        """Options given that leave something out of the tables."""
-        given = {
-            "--scale": self.scale != "full",
-            "--trials": self.trials is not None,
-            "--only": bool(self.only),
-            "--aa-examples": self.aa_examples is not None,
-        }
-        return [option for option, is_given in given.items() if is_given]
-
-    def grids(self) -> list[Grid]:
-        """The experiments at their scale; `only` may name rows of any of them."""
-        experiments = find(self.name)
-        known = [row.id for experiment in experiments for row in experiment.rows]
-        for row in self.only:
-            if row not in known:
-                raise unknown_name(f"row of {self.name}", row, dict.fromkeys(known))
-        scale = coerce(self.scale, ScaleName, "--scale")
-        wanted = [(one, [row.id for row in one.rows if row.id in self.only]) for one in experiments]
-        return [
-            make_grid(one, scale, trials=self.trials, only=only, aa_examples=self.aa_examples)
-            for one, only in wanted
-            if only or not self.only
-        ]
 
 
 def _bench(request: ReproduceRequest, say: Say) -> Bench:
@@ -153,7 +91,8 @@ def dry_run(request: ReproduceRequest, say: Say) -> None:
         say(f"{grid.experiment.name}: {grid.experiment.title}\nclaim: {grid.experiment.claim}")
         judged = ", ".join(f"{column.label}: {column.attack}" for column in grid.columns)
         say(
-            f"{grid.data}, {grid.model}, {grid.trials} trials; {judged}; a run that others share is judged for them too"
+            f"{grid.data}, {grid.model}, {counted(grid.trials, 'trial')}; {judged}; "
+            "a run that others share is judged for them too"
         )
     total = 0.0
     for entry in planned:
@@ -161,9 +100,12 @@ def dry_run(request: ReproduceRequest, say: Say) -> None:
         total += seconds.total
         parent = f", from {task.parent.run} after epoch {task.parent.epochs}" if task.parent else ""
         times = f"; train {duration(seconds.training)}, judge {duration(seconds.judging)}" if seconds.total else ""
-        say(f"  {entry.row:<28} {task.id}: {task.recipe.epochs} epochs{parent}; {entry.state}{times}")
+        say(f"  {entry.row:<28} {task.id}: {counted(task.recipe.epochs, 'epoch')}{parent}; {entry.state}{times}")
     device = pick_device(request.device).type
-    say(f"forecast: about {duration(total)} for {len(planned)} runs one after another (steps timed on {device})")
+    say(
+        f"forecast: about {duration(total)} for {counted(len(planned), 'run')} one after another "
+        f"(steps timed on {device})"
+    )
 
 
 def reproduce(request: ReproduceRequest, say: Say) -> list[Outcome]:
@@ -206,7 +148,7 @@ def _carry_out(tasks: Sequence[Task], request: ReproduceRequest, say: Say, *, ke
         for outcome in lost:
             note_failure(request.out, outcome.id, outcome.reason)
         failed += lost
-        say(f"{len(lost)} runs on {data} are left out: {reason}")
+        say(f"left out, {counted(len(lost), 'run')} on {data}: {reason}")
     _execute([task for task in tasks if task.data not in missing], request, receive, say)
     return failed
 
