@@ -1,8 +1,12 @@
 """What another process works on, what cannot be written, what is damaged: said before time is spent, or passed over."""
 
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +14,15 @@ import pytest
 from experiment_helpers import TINY
 
 from probmargin.core.errors import UsageError
-from probmargin.experiments import catalogue, grid, work
+from probmargin.engine.lock import LOCK, held
+from probmargin.experiments import catalogue, grid, reproduce as module, work
 from probmargin.experiments.forecast import Forecaster
-from probmargin.experiments.reproduce import make_plan, reproduce
+from probmargin.experiments.reproduce import make_plan, render, reproduce
 from probmargin.experiments.request import ReproduceRequest
 from probmargin.runs.run import Run
+from probmargin.training.loop import Interrupted
 from probmargin.training.progress import Reporter
+from probmargin.training.signals import stop_signals
 
 AT, MAIL = "digits-small-cnn-at-s1", "digits-small-cnn-mail-at-s1"
 HOLDER = """
@@ -70,6 +77,70 @@ def test_a_run_that_another_process_works_on_is_left_to_it() -> None:
     assert "digits-small-cnn-trades-s1: done" in said
     assert run(AT).record == kept
     assert go(("at",))[1] == []
+
+
+def test_what_a_dead_start_left_is_deleted_and_the_lock_stays(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    folder = tmp_path / "run"
+    with held(folder):
+        (folder / "record.json").touch()
+        (folder / "parts").mkdir()
+        (folder / "checkpoints").symlink_to(tmp_path / "other")
+        work._empty(folder)
+        assert [path.name for path in folder.iterdir()] == [LOCK]
+    assert (tmp_path / "other" / "file").exists()
+
+
+def test_sigterm_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    def be_terminated(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(20)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: pytest.fail("nobody took SIGTERM for Ctrl-C"))
+    try:
+        monkeypatch.setattr(module, "run_in_turn", be_terminated)
+        with pytest.raises(Interrupted, match="go on with the same command"):
+            go(("at",))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_two_kinds_of_signal_are_one_wish_and_the_same_twice_breaks_off() -> None:
+    with stop_signals() as asked:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("name", ["weight-functions", "figure1c"])
+def test_a_study_too_is_refused_before_it_begins(name: str) -> None:
+    Path("afile").touch()
+    for option in ("out", "keep_records"):
+        asked = ReproduceRequest(name=name, scale="smoke", device="cpu")
+        for do in (reproduce, render):
+            with pytest.raises(UsageError, match="afile is a file, not a folder; choose another --"):
+                do(replace(asked, **{option: Path("afile")}), print)  # type: ignore[arg-type]
+    assert not Path("runs").exists()
+
+
+def test_another_run_in_the_folder_and_a_damaged_state_are_not_half_done() -> None:
+    assert go(("at", "trades"))[1] == []
+    for name in (AT, "digits-small-cnn-trades-s1"):
+        Path(f"runs/reproduce/records/{name}.json").unlink()
+    record = run(AT).record
+    del record["train_seconds"]
+    run(AT).record_path.write_text(json.dumps(record), encoding="utf-8")
+    newest = run(AT).checkpoints_path / "state-0002.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-8])
+    (entry,) = make_plan(request(("at",)))
+    assert entry.state == "half done: 1 of 2 epochs"
+    shutil.rmtree(run(AT).path)
+    run("digits-small-cnn-trades-s1").path.rename(run(AT).path)
+    (entry,) = make_plan(request(("at",)))
+    assert entry.state == "to do"
 
 
 @pytest.mark.parametrize("option", ["out", "keep_records"])

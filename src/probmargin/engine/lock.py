@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,50 +18,71 @@ except ImportError:  # There is none on Windows, where folders go unguarded.
 LOCK = ".lock"
 """The file in a folder that its process holds; the system lets go of it when the process ends, however it ends."""
 
-_held: set[Path] = set()
-"""Folders that this process holds."""
+_held: dict[Path, int] = {}
+"""The thread of this process that holds a folder: the system does not keep threads apart."""
 
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder, which is made where it is missing; refuse it where another is in it."""
-    place = folder.absolute()
-    if fcntl is None or place in _held:
+    """Keep others out of a folder, which is made where it is missing; refuse it where another is in it.
+
+    The thread that holds a folder may hold it again.
+    """
+    place, thread = folder.resolve(), threading.get_ident()
+    if fcntl is None or _held.get(place) == thread:
         yield
         return
     is_new = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = _taken(folder)
-    _held.add(place)
+    if _held.setdefault(place, thread) != thread:
+        raise _in_use(folder, _own_name())
     try:
-        yield
+        handle = _taken(folder)
+        try:
+            yield
+        finally:
+            # Removed while it is held: the next one's file must not be.
+            (folder / LOCK).unlink(missing_ok=True)
+            os.close(handle)
+            if is_new:
+                with suppress(OSError):
+                    folder.rmdir()
     finally:
-        _held.discard(place)
-        (folder / LOCK).unlink(missing_ok=True)
-        os.close(handle)
-        if is_new:
-            with suppress(OSError):
-                folder.rmdir()
+        del _held[place]
+
+
+def _own_name() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _in_use(folder: Path, owner: str) -> UsageError:
+    return UsageError(f"{folder} is in use by {owner}; choose another --out, or wait until that ends")
 
 
 def _taken(folder: Path) -> int:
     """An open file that is ours alone. Locks of this kind are not inherited by the processes that load images."""
     path = folder / LOCK
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:
+            # Whoever left the folder empty has removed it since.
+            continue
+        except PermissionError:
+            raise UsageError(
+                f"{path} is another user's; delete it if nobody is at work there, or choose another --out"
+            ) from None
         try:
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            owner = os.read(handle, 200).decode(errors="replace")
-            os.close(handle)
-            if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise
-            raise UsageError(
-                f"{folder} is in use by {owner or 'another process'}; choose another --out, or wait until that ends"
-            ) from None
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                owner = os.read(handle, 200).decode(errors="replace")
+                os.close(handle)
+                raise _in_use(folder, owner or "another process") from None
+            # A file system without locks goes unguarded.
         if _is_at(handle, path):
             os.ftruncate(handle, 0)
-            os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+            os.write(handle, _own_name().encode())
             return handle
         # Whoever held it has removed it since.
         os.close(handle)

@@ -110,6 +110,7 @@ def dry_run(request: ReproduceRequest, say: Say) -> None:
 
 def reproduce(request: ReproduceRequest, say: Say) -> list[Outcome]:
     """Run what is missing, collect the records, draw tables or pictures; returns the outcomes that are failures."""
+    _check_places(request)
     if study := STUDIES.get(request.name or ""):
         return run_study(study, _bench(request, say))
     planned = make_plan(request, say)
@@ -121,6 +122,13 @@ def reproduce(request: ReproduceRequest, say: Say) -> list[Outcome]:
     failed = _carry_out([entry.task for entry in planned if not entry.is_done], request, say, keep=True)
     render(request, say)
     return failed
+
+
+def _check_places(request: ReproduceRequest) -> None:
+    """Refuse places that cannot be written to before hours are spent."""
+    check_folder(request.out, "--out")
+    if request.keep_records is not None:
+        check_folder(request.keep_records, "--keep-records")
 
 
 def _carry_out(tasks: Sequence[Task], request: ReproduceRequest, say: Say, *, keep: bool) -> list[Outcome]:
@@ -139,9 +147,6 @@ def _carry_out(tasks: Sequence[Task], request: ReproduceRequest, say: Say, *, ke
             failed.append(outcome)
             say(f"{outcome.id}: failed: {outcome.reason}")
 
-    check_folder(request.out, "--out")
-    if keep:
-        check_folder(request.records, "--keep-records")
     missing = _missing_data(tasks, request)
     for data, reason in missing.items():
         lost = [Outcome(task.id, reason=f"no data: {reason}") for task in tasks if task.data == data]
@@ -208,6 +213,7 @@ def _devices(asked: str | None, at_once: int = 1) -> list[str]:
 
 def render(request: ReproduceRequest, say: Say) -> None:
     """Draw the tables from the records there are; without a name, fill the README of the kept records from these."""
+    _check_places(request)
     if study := STUDIES.get(request.name or ""):
         draw_study(study, _bench(request, say))
         return

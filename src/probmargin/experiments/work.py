@@ -103,9 +103,11 @@ class Task:
 
     @property
     def epochs_done(self) -> int:
-        """Epochs that are trained and saved, whatever run is in the folder."""
-        found = [re.match(r"state-(\d+)", path.name) for path in self.run.states()]
-        return max((int(match[1]) for match in found if match), default=0)
+        """Epochs of this run that are trained and saved, by its latest state that is whole."""
+        states = self.run.states() if self.is_own else []
+        latest = next((path for path in reversed(states) if checkpoints.is_whole(path)), None)
+        match = re.match(r"state-(\d+)", latest.name) if latest else None
+        return int(match[1]) if match else 0
 
     @property
     def columns_left(self) -> list[ColumnSpec]:
@@ -244,7 +246,7 @@ def _train(task: Task, reporter: Reporter) -> None:
 def _empty(folder: Path) -> None:
     """Delete what is in a folder that this process holds."""
     for path in folder.iterdir():
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.name != LOCK:
             path.unlink()

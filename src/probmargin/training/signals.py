@@ -26,18 +26,21 @@ def terminate_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def stop_signals(*, patient: bool = False) -> Iterator[threading.Event]:
-    """Set an event instead of breaking off; a second signal breaks off, unless `patient`.
+    """Set an event instead of breaking off; the same signal a second time breaks off, unless `patient`.
 
-    Processes under torchrun are patient: a terminal and torchrun both pass Ctrl-C on, so it comes twice.
+    Processes under torchrun are patient: a terminal and torchrun both pass Ctrl-C on, so it comes twice. Where a
+    scheduler sends SIGTERM to all processes of a job, a parent sends SIGINT to its children too: that is one wish.
     """
     asked = threading.Event()
+    seen: set[int] = set()
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        if asked.is_set() and not patient:
+        if number in seen and not patient:
             raise KeyboardInterrupt
+        seen.add(number)
         asked.set()
 
     found = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
