@@ -151,8 +151,8 @@ def test_another_users_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_new_folder_in_which_nothing_was_made_is_removed(tmp_path: Path) -> None:
-    with held(tmp_path / "new"):
-        assert (tmp_path / "new").is_dir()
+    with held(tmp_path / "new" / "a" / "b"):
+        assert (tmp_path / "new" / "a" / "b").is_dir()
     assert not (tmp_path / "new").exists()
     with held(tmp_path / "used"):
         (tmp_path / "used" / "file").touch()

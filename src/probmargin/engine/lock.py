@@ -32,7 +32,7 @@ def held(folder: Path) -> Iterator[None]:
     if fcntl is None or _held.get(place) == thread:
         yield
         return
-    is_new = not folder.exists()
+    new = [path for path in (place, *place.parents) if not path.exists()]
     if _held.setdefault(place, thread) != thread:
         raise _in_use(folder, _own_name())
     try:
@@ -43,9 +43,9 @@ def held(folder: Path) -> Iterator[None]:
             # Removed while it is held: the next one's file must not be.
             (folder / LOCK).unlink(missing_ok=True)
             os.close(handle)
-            if is_new:
-                with suppress(OSError):
-                    folder.rmdir()
+            with suppress(OSError):
+                for path in new:
+                    path.rmdir()
     finally:
         del _held[place]
 
