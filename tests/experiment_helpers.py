@@ -6,15 +6,18 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 
 from probmargin.core.errors import UsageError
 from probmargin.engine import checkpoints
 from probmargin.engine.files import write_json
+from probmargin.experiments import catalogue, grid, work
 from probmargin.experiments.experiment import Column, Experiment, Row, against
 from probmargin.experiments.work import Outcome, Parent, Task
 from probmargin.methods.resolve import resolve
 from probmargin.reporting.spec import ColumnSpec
+from probmargin.training.progress import Reporter
 
 QUICK = {"attack.num_steps": 1}
 
@@ -30,6 +33,15 @@ TINY = Experiment(
     columns=(Column("NAT", "nat"), Column("PGD", "pgd-2")),
     contrasts=(against("mail-at", "at"),),
 )
+
+
+def use_tiny(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let the catalogue hold the tiny experiment alone, two epochs a run, in a folder of its own."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(catalogue, "EXPERIMENTS", {"tiny": (TINY,)})
+    monkeypatch.setattr(catalogue, "_SINGLE", (TINY,))
+    monkeypatch.setattr(grid, "SMOKE_EPOCHS", 2)
+    monkeypatch.setattr(work, "Reporter", lambda quiet=False: Reporter(quiet=True))
 
 
 def task(name: str, out: Path, parent: str | None = None) -> Task:

@@ -4,40 +4,17 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from another_process import another_in, holder
 from training_runs import fit, recipe
 
 from probmargin.core.errors import UsageError
 from probmargin.engine.lock import LOCK, held
 from probmargin.training.progress import Reporter
-
-HOLDER = """
-import sys, pathlib
-from probmargin.engine.lock import held
-with held(pathlib.Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-@contextmanager
-def another_in(folder: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Another process that holds a folder until the block ends."""
-    command = [sys.executable, "-c", HOLDER, str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def test_a_folder_that_another_process_holds_is_refused_and_named(tmp_path: Path) -> None:
@@ -73,8 +50,9 @@ class Intruder(Reporter):
         self.folder, self.answers = folder, list[str]()
 
     def epoch(self, metrics: dict[str, Any], epochs: int) -> None:
-        command = [sys.executable, "-c", HOLDER, str(self.folder)]
-        found = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        found = subprocess.run(
+            holder(self.folder), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
         self.answers.append(found.stdout + found.stderr.strip().rpartition("\n")[2])
 
 

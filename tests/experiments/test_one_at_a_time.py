@@ -4,43 +4,30 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from experiment_helpers import TINY
+from another_process import another_in
+from experiment_helpers import use_tiny
 
 from probmargin.core.errors import UsageError
 from probmargin.engine.lock import LOCK, held
-from probmargin.experiments import catalogue, grid, reproduce as module, work
+from probmargin.experiments import reproduce as module, work
 from probmargin.experiments.forecast import Forecaster
 from probmargin.experiments.reproduce import make_plan, render, reproduce
 from probmargin.experiments.request import ReproduceRequest
 from probmargin.runs.run import Run
 from probmargin.training.loop import Interrupted
-from probmargin.training.progress import Reporter
 from probmargin.training.signals import stop_signals
 
 AT, MAIL = "digits-small-cnn-at-s1", "digits-small-cnn-mail-at-s1"
-HOLDER = """
-import sys, pathlib
-from probmargin.engine.lock import held
-with held(pathlib.Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(catalogue, "EXPERIMENTS", {"tiny": (TINY,)})
-    monkeypatch.setattr(catalogue, "_SINGLE", (TINY,))
-    monkeypatch.setattr(grid, "SMOKE_EPOCHS", 2)
-    monkeypatch.setattr(work, "Reporter", lambda quiet=False: Reporter(quiet=True))
+    use_tiny(monkeypatch, tmp_path)
 
 
 def request(only: tuple[str, ...] = ("at", "mail-at"), **changes: object) -> ReproduceRequest:
@@ -66,12 +53,8 @@ def test_a_run_that_another_process_works_on_is_left_to_it() -> None:
     kept = {key: value for key, value in run(AT).record.items() if key not in ("train_seconds", "evaluation")}
     run(AT).record_path.write_text(json.dumps(kept), encoding="utf-8")
     Path(f"runs/reproduce/records/{AT}.json").unlink()
-    command = [sys.executable, "-c", HOLDER, str(run(AT).path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
+    with another_in(run(AT).path) as other:
         said, failed = go(("at", "trades"))
-        other.kill()
     assert failed == [AT]
     assert any(f"is in use by process {other.pid} on " in line for line in said)
     assert "digits-small-cnn-trades-s1: done" in said

@@ -6,31 +6,26 @@ from pathlib import Path
 
 import pytest
 import torch
-from experiment_helpers import TINY
+from experiment_helpers import use_tiny
 
 from probmargin.core.errors import UsageError
 from probmargin.core.records import canonical_hash
 from probmargin.evaluation.protocol import PROTOCOLS
 from probmargin.evaluation.subject import evaluate_subject
-from probmargin.experiments import catalogue, grid, reproduce as module, work
+from probmargin.experiments import grid, reproduce as module, work
 from probmargin.experiments.reproduce import _devices, dry_run, make_plan, reproduce
 from probmargin.experiments.request import ReproduceRequest
 from probmargin.reporting.cells import verdicts
 from probmargin.reporting.spec import ColumnSpec
 from probmargin.runs.run import Run
 from probmargin.training.loop import Interrupted
-from probmargin.training.progress import Reporter
 from probmargin.training.request import TrainRequest
 from probmargin.training.train import train
 
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(catalogue, "EXPERIMENTS", {"tiny": (TINY,)})
-    monkeypatch.setattr(catalogue, "_SINGLE", (TINY,))
-    monkeypatch.setattr(grid, "SMOKE_EPOCHS", 2)
-    monkeypatch.setattr(work, "Reporter", lambda quiet=False: Reporter(quiet=True))
+    use_tiny(monkeypatch, tmp_path)
 
 
 def request(**changes: object) -> ReproduceRequest:

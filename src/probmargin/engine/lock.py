@@ -81,8 +81,10 @@ def _taken(folder: Path) -> int:
                 raise _in_use(folder, owner or "another process") from None
             # A file system without locks goes unguarded.
         if _is_at(handle, path):
-            os.ftruncate(handle, 0)
-            os.write(handle, _own_name().encode())
+            # On a full disk the name is missing; the lock holds all the same.
+            with suppress(OSError):
+                os.ftruncate(handle, 0)
+                os.write(handle, _own_name().encode())
             return handle
         # Whoever held it has removed it since.
         os.close(handle)

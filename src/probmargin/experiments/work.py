@@ -139,8 +139,7 @@ def is_akin(record: dict[str, Any], task: Task) -> bool:
 
 def has_state(run: Run, epochs: int) -> bool:
     """Has a run kept its state after so many epochs, and is it whole?"""
-    path = run.checkpoints_path / f"state-{epochs:04d}"
-    return path.with_suffix(".json").exists() and checkpoints.is_whole(path)
+    return checkpoints.is_whole(run.checkpoints_path / f"state-{epochs:04d}")
 
 
 def can_start_from(run: Run, epochs: int, task: Task) -> bool:
