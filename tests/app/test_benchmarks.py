@@ -74,3 +74,14 @@ def test_an_epoch_is_timed_and_a_tables_runs_are_forecast(tmp_path: Path) -> Non
     assert record["hours"] == pytest.approx(
         sum(row["hours_training"] + row["hours_judging"] for row in record["rows"]), abs=0.02
     )
+
+
+@pytest.mark.slow
+def test_memory_is_measured_in_a_process_a_row(tmp_path: Path) -> None:
+    out = tmp_path / "bench-memory.json"
+    asked = ["--digits", "--device", "cpu", "--counts", "20", "40", "--attacks", "pgd"]
+    said = module("benchmarks.memory", *asked, "--out", str(out))
+    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    assert [(row["attack"], row["images"]) for row in rows] == [("pgd", 20), ("pgd", 40)]
+    assert all(row["process_mib"] > 50 for row in rows)
+    assert len(said.splitlines()) == 2

@@ -487,8 +487,9 @@ def test_an_ensemble_leaves_as_many_on_a_gpu_as_on_a_cpu() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("batch_size", [250, None])
 @pytest.mark.filterwarnings("ignore")
-def test_ten_times_the_images_take_no_more_memory_of_a_gpu_than_they_fill() -> None:
+def test_ten_times_the_images_take_no_more_memory_of_a_gpu_than_they_fill(batch_size: int | None) -> None:
     model = build_model("resnet18", in_channels=3, num_classes=10).eval().cuda()
     beside = []
     for count in (1000, 1000, 10000):
@@ -499,7 +500,7 @@ def test_ten_times_the_images_take_no_more_memory_of_a_gpu_than_they_fill() -> N
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        settings = EvaluationSettings(eps=0.1 / 255, batch_size=250)
+        settings = EvaluationSettings(eps=0.1 / 255, batch_size=batch_size)
         evaluate(model, x, labels, attacks=["nat", "apgd-ce"], settings=settings)
         beside.append(torch.cuda.max_memory_allocated() - before)
         del x, labels

@@ -38,7 +38,7 @@ class Small(nn.Module):
 
 
 def test_a_chunk_that_does_not_fit_is_halved_for_good() -> None:
-    room = Room(64)
+    room = Room(64, 64)
     sizes: list[int] = []
 
     def work(rows: torch.Tensor) -> list[int]:
@@ -59,9 +59,9 @@ def test_one_image_that_does_not_fit_is_the_end() -> None:
         raise torch.OutOfMemoryError("not even one")
 
     with pytest.raises(torch.OutOfMemoryError):
-        list(Room(8).in_chunks(torch.arange(4), work))
+        list(Room(8, 8).in_chunks(torch.arange(4), work))
     with pytest.raises(UsageError, match="batch_size"):
-        Room(0)
+        Room(0, 1)
 
 
 def test_an_ensemble_on_little_memory_finds_the_same() -> None:

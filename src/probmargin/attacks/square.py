@@ -29,7 +29,7 @@ from probmargin.core.types import Classifier, Images, Labels, PerExample
 _EAGER_STEPS = 50
 """Proposals are accepted often before this step, so looking ahead would waste most of the work."""
 _BLOCK = 64
-_SMALL_BATCH = 1024
+_SMALL_BATCH, _SMALL_BATCH_CUDA = 1024, 2048
 """Looking ahead may fill a forward pass up to this many images, or as many as the batch has."""
 _MOST_KINDS = 8192
 """Refused proposals are remembered where there are no more kinds of them: small images see each kind many times."""
@@ -108,7 +108,7 @@ class Square(Attack):
             if step and self._side(x, step) != self._side(x, step - 1):
                 whole.rejected = self._table(x, step)
                 part.rejected = whole.rejected[active]
-            self._try(model, part, self._draw(theirs, x.shape[1], steps), step, self._ahead(step, len(active), len(x)))
+            self._try(model, part, self._draw(theirs, x.shape[1], steps), step, self._ahead(step, len(active), x))
             step = steps.stop
             if bool((part.margin <= 0).any()):
                 _store(part, whole, active)
@@ -121,11 +121,12 @@ class Square(Attack):
         """Steps that are drawn at once: of one stage; one at a time where nothing is tried ahead."""
         return min(_BLOCK if self.lookahead > 1 else 1, steps_in_stage(step), self.num_queries - step)
 
-    def _ahead(self, step: int, active: int, batch: int) -> int:
+    def _ahead(self, step: int, active: int, x: Images) -> int:
         """How many proposals of an image to try in one pass: as many as a forward pass has room for."""
         if step < _EAGER_STEPS:
             return 1
-        return min(self.lookahead, max(max(batch, _SMALL_BATCH) // active, 1))
+        room = max(len(x), _SMALL_BATCH_CUDA if x.is_cuda else _SMALL_BATCH)
+        return min(self.lookahead, max(room // active, 1))
 
     def _first(self, x: Images, noise: Noise) -> Images:
         channels, height, width = x.shape[1:]

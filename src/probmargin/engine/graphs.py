@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -10,9 +11,15 @@ import torch
 WARM_UP_RUNS = 3
 
 
+@cache
+def _side_stream(_device: int) -> torch.cuda.Stream:
+    """One for all warm-ups of a device: cuBLAS keeps a workspace for every stream it has seen."""
+    return torch.cuda.Stream()
+
+
 def warm_up(work: Callable[[], None]) -> None:
     """Run work a few times: this compiles what is to be compiled and lets libraries choose their kernels."""
-    side = torch.cuda.Stream()
+    side = _side_stream(torch.cuda.current_device())
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(WARM_UP_RUNS):

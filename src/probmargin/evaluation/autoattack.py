@@ -62,7 +62,8 @@ class Options(TypedDict, total=False):
     ids: torch.Tensor | None
     """Names of the examples for the noise, their positions unless given; a shard passes those of the whole set."""
     batch_size: int | None
-    """Caps memory: images attacked at once, found by itself unless given; Square looks ahead in up to 1,024."""
+    """Caps memory: images attacked at once, found by itself unless given; Square looks ahead in up to 1,024, and on
+    CUDA 2,048."""
     log: Callable[[str], None] | None
     """Takes the lines AutoAttack prints."""
     on_chunk: OnChunk | None

@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 _CPU_NUMBERS = 2**20
 """Pixel values that go through a network at once on a CPU."""
-_CPU_EXAMPLES = 512
-"""Examples that are attacked at once on a CPU: more of them take memory and bring no speed."""
+_CPU_EXAMPLES, _CUDA_EXAMPLES = 512, 1000
+"""Examples that are attacked at once: more of them take memory and bring little speed."""
 _LEAST_ROWS, _MOST_ROWS = 16, 4096
 _PROBE_ROWS = 32
 
@@ -24,7 +24,7 @@ class Room:
     """How many images go through the network at once; halved, for good, where memory does not allow it."""
 
     rows: int
-    examples: int = _MOST_ROWS
+    examples: int
     """How many examples are attacked at once, however few images each of them costs."""
 
     def __post_init__(self) -> None:
@@ -67,4 +67,4 @@ def find_room(call: Classifier, x: Images, batch_size: int | None) -> Room:
     # A search keeps a dozen tensors of the images' size beside what the network needs.
     needed = (torch.cuda.max_memory_allocated(x.device) - before) / len(few) + 16 * x[0].numel() * x.element_size()
     free, _ = torch.cuda.mem_get_info(x.device)
-    return Room(int(min(max(0.5 * free / needed, 1), _MOST_ROWS)))
+    return Room(int(min(max(0.5 * free / needed, 1), _MOST_ROWS)), _CUDA_EXAMPLES)
