@@ -125,26 +125,6 @@ def test_a_recipe_file_repeats_a_run(program: Program) -> None:
     assert torch.equal(weights[0], weights[1])
 
 
-def test_dry_run_minds_the_precision_and_compilation_asked_for(program: Program) -> None:
-    common = ("train", "--data", "digits", "--model", "small-cnn", "--out", "run", "--device", "cpu", "--dry-run")
-    result = program(*common, "--precision", "bf16")
-    assert result.code == 0, result.err
-    assert "float32" in result.out.splitlines()[-2]
-    result = program(*common, "--compile", "sometimes")
-    assert result.code == 2
-    assert "--compile" in result.err
-
-
-def test_dry_run_prints_the_recipe_and_touches_nothing(program: Program, tmp_path: Path) -> None:
-    result = program("train", "--method", "mail-trades", "--out", "run", "--dry-run", "--set", "attack.eps=4/255")
-    assert result.code == 0
-    plain = json.loads(result.out[: result.out.index("recipe hash")])
-    assert plain["attack"]["eps"] == pytest.approx(4 / 255)
-    assert "100 epochs of 391 steps" in result.out
-    assert "images on cpu, scaled to 128)" in result.out
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_model_that_was_not_trained_here(program: Program, tmp_path: Path) -> None:
     (tmp_path / "ownnet.py").write_text(
         "import torch\n"
@@ -310,5 +290,5 @@ def test_a_finished_run_is_said_once_and_left_as_it_is(program: Program) -> None
     assert len(events) == 1
     again = program(*arguments, "--resume")
     assert again.code == 0
-    assert again.out.strip() == "run is finished: all 2 epochs are trained"
+    assert again.out.strip() == "run is finished: it has trained for 2 epochs"
     assert list(Path("run").glob("events.*")) == events

@@ -216,7 +216,7 @@ def test_what_is_resized_or_not_read_is_said(tmp_path: Path) -> None:
     (tmp_path / "dog" / "a.tif").write_bytes(b"")
     (tmp_path / "dog" / ".hidden").write_bytes(b"")
     (line,) = load_folder(tmp_path).notes
-    assert "1 folders below class folders and 1 files (.tif) are not read" in line
+    assert "1 folder below class folders and 1 file (.tif) are not read" in line
     for number in range(5):
         paint(tmp_path / "cat" / f"{number:02d}.png", number, size=(90, 70))
     resized = load_folder(tmp_path).notes[0]

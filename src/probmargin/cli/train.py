@@ -70,9 +70,8 @@ def train(
 
     from probmargin.api import load_data
     from probmargin.methods.propose import propose
-    from probmargin.models.build import origin
     from probmargin.runs.run import Run
-    from probmargin.training.dry_run import Asked, dry_run as forecast_run
+    from probmargin.training.dry_run import dry_run as forecast_run
     from probmargin.training.guards import parse_epochs
     from probmargin.training.progress import Reporter
     from probmargin.training.request import TrainRequest
@@ -89,13 +88,6 @@ def train(
     resolved = _resolve(method, recipe, preset, size, model, epochs, batch_size, settings)
     if proposal:
         reporter.say(proposal.line(resolved))
-    if dry_run:
-        if line := origin(model):
-            show(line)
-        _print_recipe(resolved)
-        asked = Asked(model, device, precision, compile_mode)
-        show(forecast_run(resolved, asked, data=data, load=load))
-        return
     request = TrainRequest(
         out=out,
         model=model,
@@ -119,6 +111,10 @@ def train(
         sync_bn=sync_bn,
         placement=placement,
     )
+    if dry_run:
+        _print_recipe(resolved)
+        show(forecast_run(resolved, request, data=data, load=load))
+        return
     before = Run(out).record.get("train_seconds") if resume and Run(out).record_path.exists() else None
     run, _ = run_training(resolved, load(), request, reporter)
     if before is not None and run.record["train_seconds"] == before:

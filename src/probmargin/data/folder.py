@@ -12,6 +12,7 @@ from PIL import Image, ImageOps
 
 from probmargin.core.errors import UsageError
 from probmargin.core.shell import typed
+from probmargin.core.words import counted
 from probmargin.data.dataset import DataSet, ImageSet
 from probmargin.data.files import FileImageSet, free_memory, unread
 from probmargin.data.order import mixed
@@ -113,12 +114,13 @@ def _skipped(listings: list[dict[str, list[Path]]], path: Path) -> str:
     below, others = sum(entry.is_dir() for entry in rest), [entry for entry in rest if not entry.is_dir()]
     kinds = ", ".join(sorted({entry.suffix or entry.name for entry in others})[:5])
     parts = (
-        f"{below} folders below class folders" if below else "",
-        f"{len(others)} files ({kinds})" if others else "",
+        f"{counted(below, 'folder')} below class folders" if below else "",
+        f"{counted(len(others), 'file')} ({kinds})" if others else "",
     )
     left_out = " and ".join(filter(None, parts))
     known = ", ".join(suffix[1:] for suffix in SUFFIXES)
-    return f"{path}: {left_out} are not read: pictures are {known} files right in CLASS/" if left_out else ""
+    verb = "is" if len(rest) == 1 else "are"
+    return f"{path}: {left_out} {verb} not read: pictures are {known} files right in CLASS/" if left_out else ""
 
 
 def _upright(image: Image.Image) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from fractions import Fraction
 import torch
 
 from probmargin.core.settings import Augment
+from probmargin.core.words import counted
 from probmargin.data.dataset import DataSet, ImageSet
 from probmargin.data.loader import DESCRIPTIONS
 from probmargin.data.seeds import stream
@@ -41,7 +42,7 @@ class Proposal:
     def line(self, recipe: Method) -> str:
         """What a recipe made of the proposal and of the user's own settings amounts to."""
         steps = math.ceil(self.count / recipe.batch_size)
-        length = f"{recipe.epochs} epochs of {steps} batches"
+        length = f"{counted(recipe.epochs, 'epoch')} of {steps} batch{'' if steps == 1 else 'es'}"
         if recipe.attack is None:
             return f"{self.found}: {length}; set your own with --epochs N"
         eps = float(getattr(recipe.attack, "eps", 0.0))

@@ -3,16 +3,22 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from probmargin.core.records import coerce
-from probmargin.data.dataset import DataSet
+from probmargin.data.dataset import DataSet, ImageSet
 from probmargin.engine.compile import CompileMode
 from probmargin.engine.devices import pick_device, pick_precision, set_precision
+from probmargin.engine.distributed import World
 from probmargin.methods.method import Method
 from probmargin.models.build import build_model
 from probmargin.training.assemble import Hardware
 from probmargin.training.forecast import SHAPES, Measured, forecast, measure
+from probmargin.training.progress import Reporter
+from probmargin.training.request import TrainRequest
+from probmargin.training.train import Training
+from probmargin.training.validation import parse_monitors
 
 Shape = tuple[int, int, int, int, int]
 
@@ -27,17 +33,24 @@ class Asked:
     compile: str = "default"
 
 
-def dry_run(method: Method, asked: Asked, *, data: str, load: Callable[[], DataSet]) -> str:
-    """Build the model, time a few steps on images of the real shape, and say what the whole run would take."""
+def dry_run(method: Method, request: TrainRequest, *, data: str, load: Callable[[], DataSet]) -> str:
+    """Check all that a run was asked for as it would, time a few steps, and say what the whole run would take."""
     shape = shape_of(data, load)
-    network, hardware, note = _prepare(shape, asked)
-    line = forecast(method, network, shape, hardware)
-    return f"{note}\n{line}" if note else line
+    images = _stand_in(data, shape) if data in SHAPES else load()
+    device, notes = pick_device(request.device), _Notes()
+    training = Training(method, images, request, notes, World(), device)
+    training.introduce()
+    if request.monitor is not None:
+        parse_monitors(request.monitor, len(images.test))
+    network = training.network()[0].to(device)
+    hardware = Hardware(training.precision, compile=coerce(request.compile, CompileMode, "--compile"))
+    line = forecast(method, network, (len(training.images.train), *shape[1:]), hardware)
+    return "\n".join([*notes.said, line])
 
 
 def timed(method: Method, asked: Asked, *, shape: Shape) -> Measured:
     """Time a few steps on images of a shape."""
-    network, hardware, _ = _prepare(shape, asked)
+    network, hardware = _prepare(shape, asked)
     return measure(method, network, shape, hardware)
 
 
@@ -49,9 +62,29 @@ def shape_of(data: str, load: Callable[[], DataSet]) -> Shape:
     return (len(found.train), found.channels, *found.image_size, found.num_classes)
 
 
-def _prepare(shape: Shape, asked: Asked) -> tuple[nn.Module, Hardware, str | None]:
+def _prepare(shape: Shape, asked: Asked) -> tuple[nn.Module, Hardware]:
     device = pick_device(asked.device)
-    precision, note = pick_precision(asked.precision, device)
+    precision, _ = pick_precision(asked.precision, device)
     set_precision(precision)
     network = build_model(asked.model, num_classes=shape[4], in_channels=shape[1], seed=0).to(device)
-    return network, Hardware(precision, compile=coerce(asked.compile, CompileMode, "--compile")), note
+    return network, Hardware(precision, compile=coerce(asked.compile, CompileMode, "--compile"))
+
+
+class _Notes(Reporter):
+    """Keeps what is said, for the end."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        """Keep a line."""
+        self.said.append(text)
+
+
+def _stand_in(name: str, shape: Shape) -> DataSet:
+    """Blank images in the place of those of a known data set, which take no memory."""
+    count, classes = shape[0], tuple(map(str, range(shape[4])))
+    images = torch.zeros(1, dtype=torch.uint8).expand(shape[:4])
+    part = ImageSet(images, torch.arange(count) % shape[4], torch.arange(count))
+    return DataSet(name, part, part, classes)

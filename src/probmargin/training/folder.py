@@ -10,6 +10,7 @@ import torch
 
 from probmargin.core.errors import UsageError
 from probmargin.core.shell import typed
+from probmargin.core.words import counted
 from probmargin.engine.checkpoints import Checkpoint
 from probmargin.engine.files import append_json_line, write_json, written_aside
 from probmargin.engine.lock import LOCK
@@ -142,9 +143,9 @@ class Beginning:
         validation = self.wishes.validation
         patience_is_over = validation is not None and validation.is_over(saved.facts.get("best"))
         if saved.facts["epoch"] >= self.method.epochs:
-            reporter.say(f"{run.path} is finished: all {self.method.epochs} epochs are trained")
+            reporter.say(f"{run.path} is finished: it has trained for {counted(self.method.epochs, 'epoch')}")
         elif patience_is_over and saved.facts["batch"] == 0:
-            reporter.say(f"{run.path} is finished: it stopped early after {saved.facts['epoch']} epochs")
+            reporter.say(f"{run.path} is finished: it stopped early after {counted(saved.facts['epoch'], 'epoch')}")
         else:
             place = {key: saved.facts[key] for key in ("epoch", "batch")}
             now = {key: self.environment[key] for key in _CONDITIONS}

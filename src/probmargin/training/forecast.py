@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from probmargin.core.words import counted
 from probmargin.data.dataset import ImageSet
 from probmargin.methods.method import Method
 from probmargin.training.assemble import Hardware, make_stepper
@@ -62,8 +63,9 @@ class Pace:
         if self.steps == self.skipped + self.timed:
             wait_for(self.device)
             seconds = (time.perf_counter() - self.began) / self.timed
+            left = "the step that is left" if steps_left == 1 else f"the {steps_left} steps that are left"
             self.say(
-                f"forecast: about {duration(seconds * steps_left)} for the {steps_left} steps that are left, at "
+                f"forecast: about {duration(seconds * steps_left)} for {left}, at "
                 f"{1000 * seconds:.3g} ms each (measured over {self.timed}); memory {memory(self.device)}"
             )
 
@@ -139,7 +141,7 @@ def forecast(method: Method, model: nn.Module, shape: tuple[int, int, int, int, 
     total = found.seconds_per_image * count * epochs
     scaled = "" if found.images == min(method.batch_size, count) else f", scaled to {method.batch_size}"
     return (
-        f"forecast: about {duration(total)} for {epochs} epochs of {batches} steps, "
+        f"forecast: about {duration(total)} for {counted(epochs, 'epoch')} of {counted(batches, 'step')}, "
         f"{1 / found.seconds_per_image:.0f} images/s; memory {memory(device)} "
-        f"(measured: {found.steps} steps of {found.images} images on {device.type}{scaled})"
+        f"(measured: {counted(found.steps, 'step')} of {counted(found.images, 'image')} on {device.type}{scaled})"
     )

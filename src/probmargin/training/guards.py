@@ -11,6 +11,7 @@ from probmargin.attacks.attack import Attack
 from probmargin.attacks.pgd import PGD, EarlyStopPGD
 from probmargin.core.errors import Failure, UsageError
 from probmargin.core.frozen import frozen
+from probmargin.core.words import counted
 from probmargin.methods.method import Method
 from probmargin.models.own import failed_at
 
@@ -78,6 +79,17 @@ def short_reach(method: Method) -> str | None:
     return (
         f"the attack's {attack.num_steps} steps of {attack.step_size:.4g} reach {reach:.4g} and not its eps "
         f"{attack.eps:.4g}: raise attack.step_size with it, such as --set attack.step_size={step:.4g}"
+    )
+
+
+def idle_weights(method: Method) -> str | None:
+    """A line on weights that never come into play; None where they do."""
+    if not method.is_reweighted or method.burn_in_epochs < method.epochs:
+        return None
+    return (
+        f"burn-in takes {counted(method.burn_in_epochs, 'epoch')} and training "
+        f"{counted(method.epochs, 'epoch')}, so every weight stays one: lower it, such as "
+        "--set burn_in_epochs=0, or train longer"
     )
 
 

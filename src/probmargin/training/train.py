@@ -2,7 +2,6 @@
 
 import math
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,8 +9,7 @@ from torch import nn
 
 from probmargin.core.records import coerce
 from probmargin.data.balance import imbalance
-from probmargin.data.dataset import DataSet, ImageSet, split_validation
-from probmargin.data.label_noise import label_noise
+from probmargin.data.dataset import DataSet
 from probmargin.engine.checkpoints import Checkpoint, file_hash
 from probmargin.engine.compile import CompileMode
 from probmargin.engine.devices import pick_device, pick_precision, set_precision
@@ -37,6 +35,7 @@ from probmargin.training.guards import (
     check_last_batch,
     check_outside,
     check_phases,
+    idle_weights,
     short_reach,
 )
 from probmargin.training.loop import LoopSettings, Trainer, Watchers
@@ -44,16 +43,8 @@ from probmargin.training.model import make_model
 from probmargin.training.progress import Reporter, percent
 from probmargin.training.request import TrainRequest
 from probmargin.training.state import TrainState
+from probmargin.training.training_set import prepare
 from probmargin.training.validation import Monitors, Validation, parse_monitors, score
-
-
-@dataclass(frozen=True)
-class _Images:
-    """The training set as a run sees it."""
-
-    train: ImageSet
-    held_out: ImageSet | None
-    wrong_labels: dict[str, torch.Tensor] | None
 
 
 def train(method: Method, data: DataSet, request: TrainRequest, reporter: Reporter) -> tuple[Run, nn.Module]:
@@ -61,12 +52,12 @@ def train(method: Method, data: DataSet, request: TrainRequest, reporter: Report
     device = pick_device(request.device)
     with torch.inference_mode(False), torch.enable_grad(), process_group(device) as world:
         own = reporter if world.is_writer else Reporter(quiet=True)
-        training = _Training(method, data, request, own, world, local_device(device, world))
+        training = Training(method, data, request, own, world, local_device(device, world))
         with ExitStack() as stack:
             return training.carry_out(stack)
 
 
-class _Training:
+class Training:
     """One call of `train`: what it was given, and the pieces it makes of it."""
 
     def __init__(
@@ -88,29 +79,15 @@ class _Training:
         check_phases(method)
         check_every_epoch(method)
         check_kept_epochs(request.keep_epochs, method.epochs, method.epoch_plan())
-        self.images = _prepare(data, request)
+        self.images = prepare(data, request)
         self.placement = coerce(request.placement, Placement, "--placement")
         check_placement(self.images.train, self.placement)
         check_shares(len(self.images.train), method.batch_size, world)
 
     def carry_out(self, stack: ExitStack) -> tuple[Run, nn.Module]:
         """Open the folder, train, close the record; the folder is held until the stack is closed."""
-        self._introduce()
-        model, name, model_settings = make_model(
-            self.request.model,
-            self.data,
-            seed=self.request.seed,
-            normalize=self.request.normalize,
-            checkpoint=self.request.checkpoint,
-            new_head=self.request.new_head,
-        )
-        shape = (self.data.channels, *self.data.image_size)
-        alone = 1 if self.request.sync_bn else self.world.size
-        check_last_batch(model, shape, len(self.images.train), self.method.batch_size, alone)
-        check_outside(model, self.images.train.take(range(1)).floats(), self.method.attack)
-        if not isinstance(self.request.model, str) or ":" in self.request.model:
-            whole = self.images.train.take(range(min(self.method.batch_size, len(self.images.train))))
-            check_batch(model.to(self.device), whole.floats().to(self.device))
+        self.introduce()
+        model, name, model_settings = self.network()
         identity = {
             "id": self.request.out.name,
             "recipe": self.method.plain(),
@@ -161,15 +138,40 @@ class _Training:
         self._fit(state, watchers)
         return self.run, _trained(state)
 
+    def network(self) -> tuple[nn.Module, str, dict[str, Any] | None]:
+        """The model, once it is known to train on these images; its name, and what builds it again."""
+        model, name, model_settings = make_model(
+            self.request.model,
+            self.data,
+            seed=self.request.seed,
+            normalize=self.request.normalize,
+            checkpoint=self.request.checkpoint,
+            new_head=self.request.new_head,
+        )
+        shape = (self.data.channels, *self.data.image_size)
+        alone = 1 if self.request.sync_bn else self.world.size
+        check_last_batch(model, shape, len(self.images.train), self.method.batch_size, alone)
+        check_outside(model, self.images.train.take(range(1)).floats(), self.method.attack)
+        if not isinstance(self.request.model, str) or ":" in self.request.model:
+            whole = self.images.train.take(range(min(self.method.batch_size, len(self.images.train))))
+            check_batch(model.to(self.device), whole.floats().to(self.device))
+        return model, name, model_settings
+
     def _open(self, beginning: Beginning, stack: ExitStack) -> Checkpoint | None:
         stack.enter_context(held(self.run.path))
         return beginning.open(self.reporter)
 
-    def _introduce(self) -> None:
+    def introduce(self) -> None:
         """Say what is imported and what the data is like, before time is spent."""
         check_folder(self.request.out, "--out")
         named = origin(self.request.model) if isinstance(self.request.model, str) else None
-        for line in (named, *self.data.notes, imbalance(self.data), short_reach(self.method)):
+        for line in (
+            named,
+            *self.data.notes,
+            imbalance(self.data),
+            short_reach(self.method),
+            idle_weights(self.method),
+        ):
             if line:
                 self.reporter.say(line)
 
@@ -277,18 +279,6 @@ def _spent(seconds: float, before_fork: float | None) -> dict[str, float]:
     """
     total = {"train_seconds": round(seconds, 3)}
     return total if before_fork is None else {**total, "train_seconds_after_fork": round(seconds - before_fork, 3)}
-
-
-def _prepare(data: DataSet, request: TrainRequest) -> _Images:
-    """Put wrong labels in, where asked for, and then hold images out: a real data set has no clean held-out part."""
-    images, wrong = data.train, None
-    if request.label_noise is not None:
-        images, mask = label_noise(images, request.label_noise, data.num_classes, request.seed)
-        wrong = {"index": images.index, "is_wrong": mask, "labels": images.labels}
-    if request.validation is None:
-        return _Images(images, None, wrong)
-    rest, held_out = split_validation(images, request.validation, request.seed)
-    return _Images(rest, held_out, wrong)
 
 
 def _trained(state: TrainState) -> nn.Module:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from probmargin.core.words import counted
 from probmargin.reporting.page.data import RunReport
 from probmargin.reporting.page.words import DASH, duration, joined, radius, short
 
@@ -43,12 +44,13 @@ def in_words(plain: Mapping[str, Any]) -> str:
     'Method at, 2 epochs, batches of 128, rate 0.1; pgd with 10 steps, Linf eps 8/255; weights by sigmoid of pm_adv.'
     """
     attack, weight, margin = ((plain.get(name) or {}) for name in ("attack", "weight", "margin"))
-    parts = [f"Method {plain.get('method')}, {plain.get('epochs')} epochs, batches of {plain.get('batch_size')}"]
+    length = counted(int(plain.get("epochs", 0)), "epoch")
+    parts = [f"Method {plain.get('method')}, {length}, batches of {plain.get('batch_size')}"]
     parts[0] += f", rate {short(plain.get('lr'))}"
     if plain.get("lr_milestones"):
         parts[0] += f" that drops after {joined([str(epoch) for epoch in plain['lr_milestones']])}"
     if attack.get("eps") is not None:
-        steps = f" with {attack['num_steps']} steps" if "num_steps" in attack else ""
+        steps = f" with {counted(int(attack['num_steps']), 'step')}" if "num_steps" in attack else ""
         parts.append(f"{attack.get('name')}{steps}, {attack.get('norm')} eps {radius(float(attack['eps']))}")
     if weight.get("name", "uniform") != "uniform":
         since = f", from epoch {plain['burn_in_epochs'] + 1} on" if plain.get("burn_in_epochs") else ""
