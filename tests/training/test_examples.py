@@ -45,6 +45,17 @@ def test_a_batch_is_noted_at_its_places() -> None:
     assert (table[:, [1, 2, 5, 6]] == 0).all()
 
 
+def test_a_run_that_is_resumed_goes_on_following_its_examples(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "run", recipe("at"), reporter=StopAfter(6), dynamics=True)
+    _, path = fit(tmp_path / "run", recipe("at"), resume=True)
+    _, whole = fit(tmp_path / "whole", recipe("at"), dynamics=True)
+    found, wanted = read(path), read(whole)
+    assert found["epochs"].tolist() == list(range(6))
+    for name in ("margin", "weight", "correct", "lps"):
+        np.testing.assert_array_equal(found[name], wanted[name])
+
+
 def test_the_file_agrees_with_the_metrics(tmp_path: Path) -> None:
     _, path = fit(tmp_path / "run", recipe("gairat"), dynamics=True, validation=10)
     found, rows = read(path), open_run(path).metrics

@@ -41,7 +41,7 @@ def plain(parts: Sequence[Section]) -> str:
 def _overview(summary: Summary) -> Section:
     epochs = summary["epochs"]["epoch"]
     first, last = summary["averaged_epochs"]
-    when = "after burn-in" if summary["past_burn_in"] else "the run is still in its burn-in, where every weight is one"
+    when = "after burn-in" if summary["past_burn_in"] else "burn-in, where every weight is one"
     lines = [
         f"{summary['examples']:,} training examples, {counted(len(epochs), 'epoch')} recorded; averages are over "
         f"epochs {first + 1} to {last + 1} ({when})"

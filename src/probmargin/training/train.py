@@ -83,6 +83,9 @@ class Training:
         self.placement = coerce(request.placement, Placement, "--placement")
         check_placement(self.images.train, self.placement)
         check_shares(len(self.images.train), method.batch_size, world)
+        # A run that follows its examples goes on to: what is not recorded in an epoch cannot be had later.
+        began = world.from_writer(lambda: request.resume and (request.out / "dynamics.npz").exists())
+        self.follows_examples = request.dynamics or began
 
     def carry_out(self, stack: ExitStack) -> tuple[Run, nn.Module]:
         """Open the folder, train, close the record; the folder is held until the stack is closed."""
@@ -186,7 +189,7 @@ class Training:
             hardware=Hardware(self.precision, self.world, coerce(self.request.compile, CompileMode, "--compile")),
             keep_epochs=self.request.keep_epochs,
             save_seconds=self.request.save_seconds,
-            counts_steps=self.request.dynamics,
+            counts_steps=self.follows_examples,
         )
         size = math.ceil(self.method.batch_size / self.world.size)
         images, feed = place(self.images.train, self.device, self.placement, size)
@@ -243,7 +246,7 @@ class Training:
 
     def _dynamics(self, fork: Fork | None) -> Dynamics | None:
         """What each example does, with what the run that this one branches off from has kept of it."""
-        if not self.request.dynamics or not self.world.is_writer:
+        if not self.follows_examples or not self.world.is_writer:
             return None
         dynamics = Dynamics(self.run.path / "dynamics.npz", self.images.train.index)
         if fork is not None:
