@@ -52,6 +52,16 @@ def test_a_command_that_train_shows_can_be_pasted(program: Program) -> None:
     assert program(*words, "--attacks", "nat").code == 0
 
 
+def test_a_run_whose_pictures_stayed_in_files_is_judged_like_any_other(program: Program) -> None:
+    pictures(Path("pics"), "cat", "dog")
+    asked = ("--data", "folder:pics", "--method", "mail-at", "--out", "run", "--dynamics", *QUICK)
+    assert program("train", *asked, "--placement", "files").code == 0
+    judged = program("evaluate", "run", "--attacks", "nat")
+    assert judged.code == 0, judged.err
+    assert "not known" not in program("inspect", "run").out
+    assert program("train", *asked, "--placement", "host", "--resume").code == 0
+
+
 def test_a_command_for_shards_can_be_pasted(program: Program, spaced: Path) -> None:
     refused = program("merge", str(spaced)).err
     words = advised(refused, "make them with: probmargin ")

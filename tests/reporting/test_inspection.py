@@ -50,7 +50,7 @@ def test_a_run_without_weights() -> None:
 
 def test_a_run_still_in_its_burn_in() -> None:
     text = words(summary([1.0, 1.0, 1.0, 1.0], burn_in=5))
-    assert "still in its burn-in" in text
+    assert "(burn-in, where every weight is one)" in text
     assert "weights begin after the burn-in" in text
     assert "does not reweight" not in text
 

@@ -131,7 +131,7 @@ def test_images_in_files_are_the_images(pictures: Path) -> None:
 def test_another_file_changes_the_fingerprint(pictures: Path, tmp_path: Path) -> None:
     before = in_files(pictures).fingerprint
     assert before == in_files(pictures).fingerprint
-    assert before != load_folder(pictures, in_files=False).fingerprint
+    assert before == load_folder(pictures, in_files=False).fingerprint, "where images lie does not change them"
     file = next((pictures / "train" / "0").iterdir())
     kept = file.read_bytes()
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (4, 4), dtype=np.uint8)).save(file, compress_level=0)

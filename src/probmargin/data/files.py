@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -62,10 +63,12 @@ class FileImageSet(ImageSet):
         return self.pixels(torch.arange(count) * len(self) // count)
 
     def mark(self, digest: "hashlib._Hash") -> None:
-        """Add names and sizes of the files in place of their pixels."""
+        """Add the pixels, read a few at a time: data is the same data wherever it lies."""
         digest.update(repr(tuple(self.images.shape)).encode())
-        for file in self.files:
-            digest.update(f"{file.parent.name}/{file.name} {file.stat().st_size}\n".encode())
+        with ThreadPoolExecutor(os.cpu_count()) as readers:
+            for start in range(0, len(self), _SAMPLED):
+                for pixels in readers.map(self.read, range(start, min(start + _SAMPLED, len(self)))):
+                    digest.update(pixels.contiguous().numpy().data)
         digest.update(self.labels.cpu().contiguous().numpy().data)
 
 
