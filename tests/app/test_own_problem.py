@@ -130,6 +130,12 @@ def test_fine_tuning_and_the_weights_a_run_began_with(program: Program) -> None:
     for key in ("1.features.0.weight", "1.head.1.weight"):
         torch.testing.assert_close(after.state_dict()[key], before.state_dict()[key], rtol=0, atol=1e-6)
     assert program(*tune, "--new-head", "--resume").code == 0
+    same = [argument if argument != "folder:pictures" else "folder:more" for argument in tune]
+    assert program(*same, "--new-head", "--out", "as-many").code == 0
+    fresh, old = open_run("as-many").model.state_dict(), before.state_dict()
+    torch.testing.assert_close(fresh["1.head.1.weight"], old["1.head.1.weight"], rtol=0, atol=1e-6)
+    last = list(old)[-1]
+    assert (fresh[last] - old[last]).abs().max() > 1e-3, "other classes, though as many"
     weights = pm.load_model("first.safetensors").state_dict()
     weights["1.features.0.weight"] += 1
     torch.save(weights, "other.pt")

@@ -80,8 +80,8 @@ def adopt(model: nn.Module, weights: Weights) -> None:
 def with_weights(model: nn.Module, path: Path, name: str, *, new_head: bool | None = None) -> nn.Module:
     """The model with the weights of a file, inside the normalisation that comes with them.
 
-    With `new_head`, a last layer for another number of classes is left as the model has it; None is where a new one
-    makes no sense, since nothing will train it.
+    With `new_head` the last layer is left as the model has it, for as many classes or others; None is where a new
+    one makes no sense, since nothing will train it.
     """
     weights = load_weights(path)
     model, target = _around(model, weights)
@@ -92,7 +92,8 @@ def with_weights(model: nn.Module, path: Path, name: str, *, new_head: bool | No
     if not fit.is_exact and not (new_head and is_head):
         hint = "--new-head starts its last layer afresh for other classes" if is_head else "name its own model"
         raise UsageError(f"{path} does not fit {name}: {fit.short()}; {hint}, or see: probmargin import --help")
-    adopt(target, weights)
+    head = _last_layer(target) if new_head else None
+    adopt(target, {key: tensor for key, tensor in weights.items() if _layer(key) != head})
     return model
 
 
@@ -115,10 +116,19 @@ def _around(model: nn.Module, weights: Weights) -> tuple[nn.Module, nn.Module]:
     return model, model
 
 
+def _layer(name: str) -> str:
+    """Whose tensor it is."""
+    return name.rpartition(".")[0]
+
+
+def _last_layer(model: nn.Module) -> str:
+    return _layer(list(model.state_dict())[-1])
+
+
 def _is_head(fit: Fit, model: nn.Module, weights: Weights) -> bool:
     """Is all that does not fit the last layer's number of classes?"""
     own = model.state_dict()
-    last = list(own)[-1].rpartition(".")[0]
+    last = _last_layer(model)
     same_otherwise = all(own[name].shape[1:] == weights[name].shape[1:] for name in fit.misshapen)
-    in_last = all(name.rpartition(".")[0] == last for name in fit.misshapen)
+    in_last = all(_layer(name) == last for name in fit.misshapen)
     return bool(fit.misshapen) and not fit.missing and not fit.unexpected and same_otherwise and in_last

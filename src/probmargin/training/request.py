@@ -29,7 +29,7 @@ class TrainRequest:
     checkpoint: Path | None = None
     """Weights to start from."""
     new_head: bool = False
-    """Start a last layer for another number of classes than the checkpoint's afresh."""
+    """Start the last layer afresh, for other classes than the checkpoint's."""
     fork: str | None = None
     """RUN@EPOCH: start from another run's state, as if trained from scratch."""
     keep_epochs: tuple[int, ...] = ()
