@@ -14,6 +14,7 @@ from program import Program, program as program
 from torch import nn
 from trained_run import trained as trained
 
+from probmargin.api import load_data
 from probmargin.experiments import demo, local, reproduce
 from probmargin.methods.resolve import resolve
 from probmargin.models.build import build_model
@@ -58,8 +59,32 @@ def test_a_run_whose_pictures_stayed_in_files_is_judged_like_any_other(program: 
     assert program("train", *asked, "--placement", "files").code == 0
     judged = program("evaluate", "run", "--attacks", "nat")
     assert judged.code == 0, judged.err
-    assert "not known" not in program("inspect", "run").out
+    seen = program("inspect", "run", "--json", "seen.json").out
+    assert "not known" not in seen
+    for example in json.loads(Path("seen.json").read_text())["weight"]["largest"]:
+        shown = np.array(Image.open(Path("pics", example["file"])))
+        data = load_data("folder:pics").train
+        (place,) = (data.index == example["index"]).nonzero()[0].tolist()
+        assert np.array_equal(shown, data.images[place, 0].numpy()), "the file of that example"
+        assert example["file"] in seen
+    program("report", "run", "-o", "page.html")
+    assert f'title="{example["file"]}">{Path(example["file"]).name}</span>' in Path("page.html").read_text()
     assert program("train", *asked, "--placement", "host", "--resume").code == 0
+
+
+def test_the_run_that_inspect_asks_for_is_the_same_run(program: Program, trained: Path) -> None:
+    pictures(Path("pics"), "cat", "dog")
+    program("export", str(trained), "--format", "safetensors", "-o", "first.safetensors")
+    asked = ("--data", "folder:pics", "--method", "mail-at", "--out", "run", "--normalize", "--validation", "2", *QUICK)
+    began = program(
+        "train", *asked, "--checkpoint", "first.safetensors", "--new-head", "--label-noise", "symmetric:0.5"
+    )
+    assert began.code == 0, began.err
+    words = advised(program("inspect", "run").err, "with probmargin ")
+    assert program(*words, "--device", "cpu").code == 0
+    records = [json.loads(Path(name, "record.json").read_text()) for name in ("run", "run-dynamics")]
+    assert records[0]["weights"] == records[1]["weights"]
+    assert program("inspect", "run-dynamics").code == 0
 
 
 def test_a_command_for_shards_can_be_pasted(program: Program, spaced: Path) -> None:
@@ -70,7 +95,7 @@ def test_a_command_for_shards_can_be_pasted(program: Program, spaced: Path) -> N
 
 def test_a_command_for_dynamics_can_be_pasted(program: Program, spaced: Path) -> None:
     words = advised(program("inspect", str(spaced)).err, "with probmargin ")
-    assert words[-2:] == ["--out", f"{spaced}-dynamics"]
+    assert words[-3:] == ["--out", f"{spaced}-dynamics", "--dynamics"]
     assert program(*words, "--device", "cpu").code == 0
     assert program("inspect", f"{spaced}-dynamics").code == 0
 

@@ -92,7 +92,9 @@ def test_without_dynamics_it_names_the_command(noisy: Path, tmp_path: Path) -> N
     copy = tmp_path / "copy"
     shutil.copytree(noisy, copy)
     (copy / "dynamics.npz").unlink()
-    with pytest.raises(UsageError, match=r"probmargin train --dynamics --recipe .*recipe.json --data digits") as error:
+    with pytest.raises(
+        UsageError, match=r"probmargin train --recipe .*recipe.json --data digits .* --dynamics$"
+    ) as error:
         inspect_run(InspectRequest(run=copy))
     assert "\n" not in str(error.value)
 

@@ -89,6 +89,8 @@ class DataSet:
     classes: tuple[str, ...]
     notes: tuple[str, ...] = ()
     """What a user should know of how it was read."""
+    train_files: tuple[str, ...] = ()
+    """Where images are files, the name at each `index` of a training image."""
 
     @property
     def num_classes(self) -> int:

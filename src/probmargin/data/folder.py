@@ -91,7 +91,8 @@ def load_folder(
     train, test = parts if len(parts) == 2 else _split(parts[0], listings[0], path)
     notes = (_resized(files, target, image_size), _skipped(listings, path))
     train, test = train if in_files else train.to("cpu"), mixed(test).to("cpu")
-    return DataSet(f"folder:{path}", train, test, classes, tuple(filter(None, notes)))
+    names = tuple(f"{name}/{file.name}" for name, group in listings[0].items() for file in group)
+    return DataSet(f"folder:{path}", train, test, classes, tuple(filter(None, notes)), names)
 
 
 def _resized(files: list[Path], target: _Format, image_size: int | None) -> str:

@@ -9,13 +9,14 @@ import numpy.typing as npt
 import torch
 
 from probmargin.core.errors import UsageError
-from probmargin.core.shell import typed
 from probmargin.data.dataset import DataSet
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
 from probmargin.evaluation.run_data import image_size_of
 from probmargin.experiments.followed import Subject, follow
 from probmargin.reporting.dynamics import UNREADABLE, History, Labels, disagreement, read_history, summarise
+from probmargin.reporting.folder import read_folder
+from probmargin.reporting.page.missing import train_command
 from probmargin.runs.run import Run, open_run
 
 Array = npt.NDArray[Any]
@@ -41,7 +42,7 @@ class InspectRequest:
 def inspect_run(request: InspectRequest) -> dict[str, Any]:
     """Everything the dynamics of a run tell, as plain data."""
     run = open_run(request.run)
-    history = _history(run)
+    history = _history(run, request.data_dir)
     record, recipe = run.record, run.recipe
     data, note = _data(run, request.data_dir)
     known = labels_of(run, history.index, data)
@@ -64,7 +65,7 @@ def inspect_run(request: InspectRequest) -> dict[str, Any]:
     return facts | found
 
 
-def _history(run: Run) -> History:
+def _history(run: Run, data_dir: Path | None) -> History:
     path = run.path / "dynamics.npz"
     if path.exists():
         try:
@@ -73,13 +74,9 @@ def _history(run: Run) -> History:
             raise UsageError(
                 f"{path} cannot be read ({error}); train again with --dynamics into another --out"
             ) from None
-    record = run.record
-    side = image_size_of(record, str(record["data"]))
-    size = f" --image-size {side}" if side else ""
+    command = train_command(read_folder(run.path), str(data_dir or ""), f"{run.path}-dynamics", "--dynamics")
     raise UsageError(
-        f"{run.path} has no dynamics.npz: make a run that has one with probmargin train --dynamics "
-        f"--recipe {typed(run.recipe_path)} --data {typed(record['data'])} --model {typed(record['model'])} "
-        f"--seed {record['seed']}{size} --out {typed(run.path)}-dynamics"
+        f"{run.path} has no dynamics.npz: make a run that has one with {command or 'pm.train(dynamics=True)'}"
     )
 
 
@@ -98,15 +95,15 @@ def _data(run: Run, data_dir: Path | None) -> tuple[DataSet | None, str]:
 def labels_of(run: Run, index: Array, data: DataSet | None = None) -> Labels | None:
     """The labels a run trained on, and which of them were made wrong; None where neither file nor data tells."""
     path = run.path / "label_noise.npz"
-    classes = data.classes if data else ()
+    classes, files = (data.classes, data.train_files) if data else ((), ())
     if path.exists():
         with np.load(path, allow_pickle=False) as file:
             places = _places(file["index"], index)
-            return Labels(file["labels"][places], classes, file["is_wrong"][places])
+            return Labels(file["labels"][places], classes, file["is_wrong"][places], files)
     if data is None:
         return None
     places = _places(data.train.index.cpu().numpy(), index)
-    return Labels(data.train.labels.cpu().numpy()[places], classes)
+    return Labels(data.train.labels.cpu().numpy()[places], classes, files=files)
 
 
 def _places(source: Array, wanted: Array) -> Array:

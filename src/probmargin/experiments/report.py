@@ -146,7 +146,7 @@ def _labels(folder: Folder, data: DataSet, history: History) -> Labels | None:
         return None
     labels, wrong = zip(*(known[place] for place in history.index.tolist()), strict=True)
     is_wrong = np.array(wrong) if (folder.path / "label_noise.npz").exists() else None
-    return Labels(np.array(labels), data.classes, is_wrong)
+    return Labels(np.array(labels), data.classes, is_wrong, data.train_files)
 
 
 def _gallery(folder: Folder, data: DataSet | str, request: ReportRequest, places: tuple[int, ...]) -> Gallery:

@@ -69,10 +69,13 @@ class Labels:
     classes: Sequence[str] = ()
     is_wrong: Array | None = None
     """Which labels were made wrong on purpose; None where that is not known."""
+    files: Sequence[str] = ()
+    """Where examples are files, the name at each index of the data set."""
 
     def take(self, places: Array) -> "Labels":
         """Of some of the examples."""
-        return Labels(self.labels[places], self.classes, None if self.is_wrong is None else self.is_wrong[places])
+        is_wrong = None if self.is_wrong is None else self.is_wrong[places]
+        return Labels(self.labels[places], self.classes, is_wrong, self.files)
 
     def name(self, label: int) -> str:
         """A class in words."""
@@ -138,6 +141,8 @@ def _example(history: History, known: Labels | None, place: int) -> dict[str, An
     }
     if known is not None and known.is_wrong is not None:
         entry["is_wrong"] = bool(known.is_wrong[place])
+    if known is not None and known.files:
+        entry["file"] = known.files[int(history.index[place])]
     return entry
 
 

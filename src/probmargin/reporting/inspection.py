@@ -56,12 +56,14 @@ def _overview(summary: Summary) -> Section:
 def _example_row(example: Mapping[str, Any], *extra: str) -> tuple[str, ...]:
     name = "-" if example["class"] is None else str(example["class"])
     wrong = ("yes" if example["is_wrong"] else "",) if "is_wrong" in example else ()
-    return str(example["index"]), name, f"{example['weight']:.3f}", f"{example['margin']:+.3f}", *extra, *wrong
+    file = (str(example["file"]),) if "file" in example else ()
+    return str(example["index"]), name, f"{example['weight']:.3f}", f"{example['margin']:+.3f}", *extra, *wrong, *file
 
 
 def _example_header(examples: Sequence[Mapping[str, Any]], *extra: str) -> tuple[str, ...]:
     wrong = ("wrong label",) if examples and "is_wrong" in examples[0] else ()
-    return "example", "class", "weight", "margin", *extra, *wrong
+    file = ("file",) if examples and "file" in examples[0] else ()
+    return "example", "class", "weight", "margin", *extra, *wrong, *file
 
 
 def _weights(summary: Summary) -> list[Section]:

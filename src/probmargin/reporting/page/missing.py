@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from probmargin.reporting.folder import Folder
 from probmargin.reporting.page.data import RunReport
 
 _FROM_FILES = ("cifar10", "cifar100", "svhn")
@@ -34,7 +35,7 @@ def _training(report: RunReport) -> Iterator[Gap]:
         return
     where = f"after epoch {folder.trained} of {folder.epochs}" if folder.trained else "before its first epoch ended"
     text = f"Training is not finished: it stands {where}. If nobody is training it, go on with:"
-    yield Gap("curves", text, train_command(report, str(folder.path), "--resume"))
+    yield Gap("curves", text, train_command(folder, report.data_dir, str(folder.path), "--resume"))
 
 
 def _evaluation(report: RunReport) -> Iterator[Gap]:
@@ -59,9 +60,9 @@ def _audit(report: RunReport) -> Iterator[Gap]:
 def _dynamics(report: RunReport) -> Iterator[Gap]:
     if report.dynamics is not None:
         return
-    out = f"{report.folder.path}-dynamics"
+    folder = report.folder
     text = "Margins and weights of single images were not kept. Train once more, into a new folder, with:"
-    yield Gap("weights", text, train_command(report, out, "--dynamics"))
+    yield Gap("weights", text, train_command(folder, report.data_dir, f"{folder.path}-dynamics", "--dynamics"))
 
 
 def _pictures(report: RunReport) -> Iterator[Gap]:
@@ -87,12 +88,12 @@ def _command(*words: str) -> str:
 
 
 def _probmargin(name: str, report: RunReport) -> str:
-    return _command(name, str(report.folder.path), *_data_dir(report))
+    return _command(name, str(report.folder.path), *_data_dir(report.folder, report.data_dir))
 
 
-def _data_dir(report: RunReport) -> list[str]:
-    is_needed = report.folder.record.get("data") in _FROM_FILES and report.data_dir
-    return ["--data-dir", report.data_dir] if is_needed else []
+def _data_dir(folder: Folder, data_dir: str) -> list[str]:
+    is_needed = folder.record.get("data") in _FROM_FILES and data_dir
+    return ["--data-dir", data_dir] if is_needed else []
 
 
 def evaluate_command(report: RunReport, evaluation: dict[str, Any], names: list[str]) -> str:
@@ -108,28 +109,41 @@ def evaluate_command(report: RunReport, evaluation: dict[str, Any], names: list[
         for name in ("norm", "eps"):
             value = evaluation.get(name)
             words += [f"--{name}", str(value)] if value is not None and value != trained.get(name) else []
-    return _command(*words, *_data_dir(report))
+    return _command(*words, *_data_dir(folder, report.data_dir))
 
 
-def train_command(report: RunReport, out: str, *options: str) -> str:
+def train_command(folder: Folder, data_dir: str, out: str, *options: str) -> str:
     """The command that trains this run's recipe; "" where data or model were objects no command can name."""
-    folder, record = report.folder, report.folder.record
+    record = folder.record
     data, model = str(record.get("data", "")), str(record.get("model", ""))
     is_named = data in _NAMED or data.startswith(("folder:", "npz:"))
     if record.get("model_settings") is None or not is_named:
         return ""
     words = ["train", "--recipe", str(folder.path / "recipe.json"), "--data", data, "--model", model]
-    words += ["--seed", str(record.get("seed", 1)), *_data_dir(report)]
+    words += ["--seed", str(record.get("seed", 1)), *_data_dir(folder, data_dir)]
     _, height, width = record.get("image_shape") or (0, 0, 1)
     words += ["--image-size", str(height)] if data.startswith("folder:") and height == width else []
     words += ["--validation", str(record["validation"])] if record.get("validation") else []
     words += ["--label-noise", str(record["label_noise"])] if record.get("label_noise") else []
     words += ["--normalize"] if (record.get("model_settings") or {}).get("mean_std") else []
+    words += _start(record)
     counts = (record.get("monitors") or {}).get("counts") or {}
     words += ["--monitor", ",".join(f"{name}:{count}" for name, count in counts.items())] if counts else []
     words += _options(record.get("options") or {}, watched=bool(counts))
     dynamics = ["--dynamics"] if folder.dynamics_path.exists() and "--dynamics" not in options else []
     return _command(*words, "--out", out, *options, *dynamics)
+
+
+def _start(record: dict[str, Any]) -> list[str]:
+    """The weights that training began with, where they came from a file."""
+    began = record.get("checkpoint")
+    if not began:
+        return []
+    return [
+        "--checkpoint",
+        str(record.get("checkpoint_file", "FILE")),
+        *(["--new-head"] if began.get("new_head") else []),
+    ]
 
 
 def _options(asked: dict[str, Any], *, watched: bool) -> list[str]:
