@@ -67,6 +67,7 @@ def test_a_run_whose_pictures_stayed_in_files_is_judged_like_any_other(program: 
         (place,) = (data.index == example["index"]).nonzero()[0].tolist()
         assert np.array_equal(shown, data.images[place, 0].numpy()), "the file of that example"
         assert example["file"] in seen
+    program.refuses("add it", "report", "run", "-o", "page")
     program("report", "run", "-o", "page.html")
     assert f'title="{example["file"]}">{Path(example["file"]).name}</span>' in Path("page.html").read_text()
     assert program("train", *asked, "--placement", "host", "--resume").code == 0
@@ -85,6 +86,13 @@ def test_the_run_that_inspect_asks_for_is_the_same_run(program: Program, trained
     records = [json.loads(Path(name, "record.json").read_text()) for name in ("run", "run-dynamics")]
     assert records[0]["weights"] == records[1]["weights"]
     assert program("inspect", "run-dynamics").code == 0
+
+
+def test_a_run_that_goes_on_names_its_data(program: Program) -> None:
+    pictures(Path("pics"), "cat", "dog")
+    asked = ("--method", "at", "--out", "run", *QUICK)
+    assert program("train", "--data", "folder:pics", *asked).code == 0
+    program.refuses("run was trained on folder:pics, and no --data is given", "train", *asked, "--resume")
 
 
 def test_a_command_for_shards_can_be_pasted(program: Program, spaced: Path) -> None:

@@ -407,3 +407,10 @@ def test_text_of_users_stays_text_in_a_card(trained: Path, tmp_path: Path) -> No
     assert r"\<script\>\[x\](y)\|\`a\`" in text
     card = json.loads((tmp_path / "m.safetensors.card.json").read_text(encoding="utf-8"))
     assert markdown(card) == text
+
+
+def test_files_of_another_kind_name_their_reader(tmp_path: Path) -> None:
+    for name, reader in (("m.onnx", "onnxruntime"), ("m.pt2", "torch.export.load")):
+        (tmp_path / name).write_bytes(b"\0" * 64)
+        with pytest.raises(pm.UsageError, match=f"use {reader}"):
+            pm.load_model(tmp_path / name)

@@ -27,7 +27,7 @@ def words(found: dict[str, Any]) -> str:
 def test_everything_is_said() -> None:
     text = words(summary([0.5, 1.0, 0.5, 2.0], [False, False, False, True]))
     assert text.startswith(
-        "mail-at on pets: runs/a\n  4 training examples, 1 epoch recorded; averages are over epochs 1 to 1"
+        "mail-at on pets: runs/a\n  4 training examples, 1 epoch recorded; averages are over epoch 1 ("
     )
     assert "last epoch: 50.0% safe, 25.0% near the boundary, 25.0% wrong" in text
     # 4^2 / (0.25 + 1 + 0.25 + 4) = 2.9
@@ -36,8 +36,9 @@ def test_everything_is_said() -> None:
     assert "  example  class  weight  margin  wrong label\n        5    dog   2.000  -0.750          yes" in text
     assert "1 of 4 (25.0%): wrong in every epoch from 1 to 1, with a mean margin of -0.25 or less" in text
     assert "precision 100.0%, recall 100.0%" in text
-    assert "1 labels are known to be wrong (25.0% of the examples); they get 50.0% of the weight (x2.00)" in text
+    assert "1 label known to be wrong (25.0% of the examples), with 50.0% of the weight (x2.00)" in text
     assert "--measure-lps 1000" in text
+    assert "against the 1 label known to be wrong" in text
 
 
 def test_a_run_without_weights() -> None:

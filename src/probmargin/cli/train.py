@@ -78,6 +78,8 @@ def train(
     from probmargin.training.train import train as run_training
 
     _refuse_two_recipes(context, recipe)
+    if resume:
+        _refuse_forgotten_data(context, out, data)
     reporter = Reporter(quiet=not is_first_process())
     in_files = None if placement == "auto" else placement == "files"
     load = functools.cache(
@@ -129,6 +131,19 @@ def _refuse_two_recipes(context: typer.Context, recipe: Path | None) -> None:
         source = context.get_parameter_source(name)
         if recipe is not None and source is not None and source.name == "COMMANDLINE":
             raise UsageError(f"--recipe and --{name} both choose a recipe: give one, and change settings with --set")
+
+
+def _refuse_forgotten_data(context: typer.Context, out: Path, data: str) -> None:
+    """A run goes on by the command that began it; the default in the place of its data would mislead."""
+    from probmargin.runs.run import Run
+
+    run, source = Run(out), context.get_parameter_source("data")
+    if not run.record_path.exists() or source is None or source.name == "COMMANDLINE":
+        return
+    if (own := str(run.record.get("data", data))) != data:
+        raise UsageError(
+            f"{out} was trained on {own}, and no --data is given: give the options it began with, and --resume"
+        )
 
 
 def _resolve(

@@ -61,6 +61,8 @@ def write_report(request: ReportRequest, say: Callable[[str], None]) -> Path:
         raise UsageError(f"a page compares up to {MOST_RUNS} runs, not {len(request.runs)}; make several pages")
     if request.out.is_dir():
         raise UsageError(f"{request.out} is a folder; name a file with -o, such as {request.out / 'report.html'}")
+    if not request.out.suffix:
+        raise UsageError(f"-o {request.out} does not end in .html, by which browsers know a page: add it")
     check_replaces(request.out, "-o", "report", _is_page)
     if request.images < 0:
         raise UsageError(f"--images must be 0 or more, not {request.images}")

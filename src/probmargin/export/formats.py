@@ -41,6 +41,10 @@ def read_safetensors(path: Path, subject: Exported) -> Classifier:
     return model.eval()
 
 
+_READERS = {".onnx": "onnxruntime.InferenceSession", ".pt2": "torch.export.load"}
+"""What reads the files that are no safetensors, by their ending."""
+
+
 def load_model(path: Path, model: str | None = None) -> nn.Module:
     """The network of a safetensors file that was exported here, in eval mode.
 
@@ -50,6 +54,8 @@ def load_model(path: Path, model: str | None = None) -> nn.Module:
         raise UsageError(f"{path} is a folder: name a file that export wrote, or take open_run({str(path)!r}).model")
     if not path.exists():
         raise UsageError(f"there is no file {path}; check its name")
+    if reader := _READERS.get(path.suffix):
+        raise UsageError(f"{path} is no safetensors file: use {reader} for it")
     try:
         with safe_open(path, framework="pt") as file:
             facts = json.loads((file.metadata() or {}).get(_KEY, "null"))

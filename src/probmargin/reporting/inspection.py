@@ -44,7 +44,7 @@ def _overview(summary: Summary) -> Section:
     when = "after burn-in" if summary["past_burn_in"] else "burn-in, where every weight is one"
     lines = [
         f"{summary['examples']:,} training examples, {counted(len(epochs), 'epoch')} recorded; averages are over "
-        f"epochs {first + 1} to {last + 1} ({when})"
+        f"epoch{'' if first == last else f's {first + 1} to'} {last + 1} ({when})"
     ]
     ends = {name: summary["epochs"][name][-1] for name in ("safe", "boundary", "wrong")}
     lines.append(
@@ -134,7 +134,7 @@ def _suspects(summary: Summary) -> Section:
         judged = found["judged"]
         precision = "-" if judged["precision"] is None else f"{judged['precision']:.1%}"
         lines.append(
-            f"against the {judged['wrong']:,} labels known to be wrong: precision {precision}, recall "
+            f"against the {counted(judged['wrong'], 'label')} known to be wrong: precision {precision}, recall "
             f"{judged['recall']:.1%}; of as many with the lowest margins {judged['precision_at_wrong']:.1%} are wrong"
         )
     rows = tuple(_example_row(entry) for entry in found["examples"])
@@ -146,8 +146,8 @@ def _noise(summary: Summary) -> Section:
     if not noise["examples"]:
         return Section("Wrong labels", ("no label was made wrong",))
     lines = (
-        f"{noise['examples']:,} labels are known to be wrong ({noise['share_of_examples']:.1%} of the examples); "
-        f"they get {noise['share_of_weight']:.1%} of the weight (x{noise['ratio']:.2f})",
+        f"{counted(noise['examples'], 'label')} known to be wrong ({noise['share_of_examples']:.1%} of the examples), "
+        f"with {noise['share_of_weight']:.1%} of the weight (x{noise['ratio']:.2f})",
         f"the network says the wrong label under attack in {noise['learnt']:.1%} of their cases",
     )
     return Section("Wrong labels", lines)
