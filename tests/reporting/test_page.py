@@ -246,6 +246,14 @@ def test_runs_measured_in_another_way_are_not_compared(tmp_path: Path) -> None:
     assert "eps is 0.2, not 0.1" in found[1].reason
     other = replace(second, folder=replace(second.folder, record={**second.folder.record, "data_fingerprint": "g"}))
     assert "data_fingerprint" in differences(first, other, ["nat"])[0].reason
+    evaluations = [
+        {**EVALUATION, "worst_case": {"attacks": names, "correct": "10"}} for names in (["pgd-20"], ["pgd-20", "cw"])
+    ]
+    few, more = (
+        replace(first, label=name, folder=replace(first.folder, evaluation=found))
+        for name, found in zip("ab", evaluations, strict=True)
+    )
+    assert "b was tried by PGD-20 and CW-20, a by PGD-20" in differences(few, more, ["worst_case"])[0].reason
     assert "cannot be compared yet" in compared(first, other, differences(first, other, ["nat"]))
 
 

@@ -9,7 +9,7 @@ from probmargin.reporting.cells import differing
 from probmargin.reporting.compare import Interval, compare
 from probmargin.reporting.page.data import RunReport
 from probmargin.reporting.page.missing import attacks
-from probmargin.reporting.page.words import DASH, attack_name, p_value, percent, radius
+from probmargin.reporting.page.words import DASH, attack_name, joined, p_value, percent, radius
 from probmargin.reporting.spec import ColumnSpec, Contrast
 
 ALPHA = 0.05
@@ -107,6 +107,10 @@ def _difference(first: RunReport, second: RunReport, name: str) -> Difference | 
         return None
     title = attack_name(name)
     ours, theirs = (_measured(report, name) for report in (second, first))
+    if ours["attacks"] and theirs["attacks"] and ours["attacks"] != theirs["attacks"]:
+        tried = [joined([attack_name(attack) for attack in side["attacks"]]) for side in (ours, theirs)]
+        reason = f"{second.label} was tried by {tried[0]}, {first.label} by {tried[1]}"
+        return Difference(attack=title, reason=f"cannot be compared: {reason}")
     for line in differing(ours, theirs):
         return Difference(attack=title, reason=f"cannot be compared: {line}")
     column = ColumnSpec(title=title, attack=name, protocol="", norm="", eps=0.0)
