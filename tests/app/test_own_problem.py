@@ -103,7 +103,7 @@ def test_results_of_a_run_are_of_its_own_data(program: Program) -> None:
 
 def test_an_attack_that_does_not_reach_its_ball_is_said(program: Program) -> None:
     said = program(*train("--data", "digits", "--model", "small-cnn", "--set", "attack.eps=0.3")).out
-    assert "2 steps of 0.03 reach 0.06 and not its eps 0.3: raise attack.step_size" in said
+    assert "2 steps of 0.03, to 0.06 and not to its eps 0.3: raise attack.step_size" in said
 
 
 def test_random_weights_are_said(program: Program) -> None:

@@ -77,8 +77,8 @@ def short_reach(method: Method) -> str | None:
     digits = 3 - math.floor(math.log10(enough))
     step = math.ceil(enough * 10**digits - 1e-6) / 10**digits
     return (
-        f"the attack's {attack.num_steps} steps of {attack.step_size:.4g} reach {reach:.4g} and not its eps "
-        f"{attack.eps:.4g}: raise attack.step_size with it, such as --set attack.step_size={step:.4g}"
+        f"the attack goes {counted(attack.num_steps, 'step')} of {attack.step_size:.4g}, to {reach:.4g} and not to "
+        f"its eps {attack.eps:.4g}: raise attack.step_size with it, such as --set attack.step_size={step:.4g}"
     )
 
 
