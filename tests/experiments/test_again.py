@@ -13,6 +13,7 @@ from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.experiments import catalogue, grid, reproduce as module, work
 from probmargin.experiments.experiment import Column, Experiment, Row
 from probmargin.experiments.figure1c import FIGURE1C
+from probmargin.experiments.figure4 import FIGURE4
 from probmargin.experiments.grid import full_recipe
 from probmargin.experiments.records import failures
 from probmargin.experiments.reproduce import dry_run, make_plan, render, reproduce
@@ -295,3 +296,8 @@ def test_curves_are_kept_with_records_and_figures_find_them() -> None:
     assert found["ends"]["gairat"] == {"pgd-20": 0.5, "cw": pytest.approx(0.42)}
     with pytest.raises(UsageError, match="only record and curves are kept, in results, and not its weights"):
         bench.run("at").load_model()
+    again = (
+        "results keeps record and curves alone; make it with probmargin train --method at .* --out runs/cifar10-resnet"
+    )
+    with pytest.raises(UsageError, match=f"figure4 needs runs/cifar10-resnet18-at-s1: {again}"):
+        FIGURE4.tasks(bench)

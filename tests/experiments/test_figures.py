@@ -128,7 +128,8 @@ def test_numbers_agree_between_figures(drawn: dict[str, dict[str, Any]]) -> None
     assert table["starts"]["LPS"]["path_share"] > 0.0
 
 
-def test_full_scale_names_the_command_that_makes_its_runs(tmp_path: Path) -> None:
+def test_full_scale_names_the_command_that_makes_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     wrong = (
         "figure1c needs .*cifar10-resnet18-at-s1.*reproduce table2 --only at,gairat,mail-at --trials 1 --data-dir DIR"
     )

@@ -236,7 +236,7 @@ def run_autoattack(
     speaker.end(list(robust.values())[-1], warnings)
     reason = _CHOSEN if attacks is not None else why_not_standard(version, subject.logits.shape[1])
     return AutoAttackResult(
-        x_adv=result.x_adv,
+        x_adv=result.x_adv.to(x.device),
         robust={name: flags.to(x.device) for name, flags in robust.items()},
         broken_by=tuple(result.broken_by),
         seconds=outcome.seconds,
@@ -251,7 +251,8 @@ class _Collected:
     """Gathers adversarial images and who found them."""
 
     def __init__(self, subject: Subject, speaker: Speaker, on_chunk: OnChunk | None) -> None:
-        self.x_adv = subject.x.clone()
+        # On the host, so that a device holds the images once.
+        self.x_adv = subject.x.to("cpu", copy=True)
         self.broken_by = ["" if right else "clean" for right in subject.correct.tolist()]
         self._speaker, self._on_chunk = speaker, on_chunk
 
@@ -260,7 +261,7 @@ class _Collected:
         self._speaker.chunk(stage, finding)
         assert finding.x_adv is not None
         won = finding.rows[finding.broken]
-        self.x_adv[won] = finding.x_adv[finding.broken]
+        self.x_adv[won] = finding.x_adv.cpu()[finding.broken]
         for row in won.tolist():
             self.broken_by[row] = stage.name
         if self._on_chunk is not None:

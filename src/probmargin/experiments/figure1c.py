@@ -48,4 +48,10 @@ def measure(bench: Bench) -> dict[str, Any]:
     }
 
 
-FIGURE1C = Study(name="figure1c", title="Accuracy under PGD and CW while training", rows=ROWS, measure=measure)
+FIGURE1C = Study(
+    name="figure1c",
+    title="Accuracy under PGD and CW while training",
+    rows=ROWS,
+    from_curves=True,
+    measure=measure,
+)

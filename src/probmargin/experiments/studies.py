@@ -14,7 +14,7 @@ from probmargin.reporting.figures import draw
 from probmargin.reporting.study_text import text_of
 from probmargin.training.progress import duration
 
-RESULTS = Path("results/figures")
+RESULTS = {"smoke": Path("results/figures"), "full": Path("results/figures/full")}
 """Records that are kept for good, where the command is run in a checkout."""
 
 
@@ -37,7 +37,7 @@ def run_study(study: Study, bench: Bench) -> list[Outcome]:
 
 def draw_study(study: Study, bench: Bench) -> None:
     """Draw a study from the record there is."""
-    for folder in (folder_of(bench), bench.kept, RESULTS):
+    for folder in (folder_of(bench), bench.kept, RESULTS[bench.scale], RESULTS["smoke"]):
         path = folder / f"{study.name}.json" if folder else None
         if path and path.exists():
             _show(json.loads(path.read_text(encoding="utf-8")), bench)

@@ -24,7 +24,7 @@ from probmargin.experiments.work import Outcome, Parent, Task
 from probmargin.methods.method import Method
 from probmargin.methods.resolve import resolve
 from probmargin.reporting.cells import differing
-from probmargin.runs.kept import kept_run
+from probmargin.runs.kept import KeptRun, kept_run
 from probmargin.runs.run import Run
 
 Say = Callable[[str], None]
@@ -95,19 +95,28 @@ class Bench:
         kept = None if run.path.exists() else kept_run((self.kept, KEPT), run.path.name)
         return kept or run
 
-    def tasks(self, study: str, rows: Sequence[str]) -> list[Task]:
+    def tasks(self, study: str, rows: Sequence[str], *, from_curves: bool) -> list[Task]:
         """What is left to train: short runs at the small scale; at the full one, runs of a table must be there."""
         if self.is_smoke:
             return [self._task(row) for row in dict.fromkeys(self._with_parents(rows))]
-        missing = [row for row in rows if not _is_finished(self.run(row))]
+        missing = [row for row in rows if not _serves(self.run(row), from_curves)]
         if missing:
-            raise UsageError(
-                f"{study} needs {', '.join(str(self.run(row).path) for row in missing)}: make it with "
-                f"probmargin reproduce table2 --only {','.join(missing)} --trials 1 --data-dir DIR{self.out_option}"
-            )
+            places = ", ".join(str(self.out / self.run(row).path.name) for row in missing)
+            raise UsageError(f"{study} needs {places}: {self._advice(missing)}")
         for row in rows:
             self._check(row)
         return []
+
+    def _advice(self, rows: Sequence[str]) -> str:
+        """How to make runs that are missing; a table's command would skip those whose records are kept."""
+        run = self.run(rows[0])
+        if isinstance(run, KeptRun):
+            return (
+                f"{run.path.parent} keeps record and curves alone; make it with probmargin train --method {rows[0]} "
+                f"--monitor pgd-20:1000,cw:1000 --dynamics --data-dir DIR --out {typed(self.out / run.path.name)}"
+            )
+        only = ",".join(row for row in rows if not isinstance(self.run(row), KeptRun))
+        return f"make it with probmargin reproduce table2 --only {only} --trials 1 --data-dir DIR{self.out_option}"
 
     def _check(self, row: str) -> None:
         """Refuse a run that lies at a table's place but is not the table's."""
@@ -147,7 +156,10 @@ class Bench:
         )
 
 
-def _is_finished(run: Run) -> bool:
+def _serves(run: Run, from_curves: bool) -> bool:
+    """Is it trained to its end, and are its weights there where they are needed?"""
+    if isinstance(run, KeptRun) and not from_curves:
+        return False
     return run.recipe_path.exists() and run.record_path.exists() and "train_seconds" in run.record
 
 
@@ -159,6 +171,8 @@ class Study:
     title: str
     rows: tuple[str, ...] = ()
     """Methods whose runs it looks at."""
+    from_curves: bool = False
+    """Are their curves enough, without their weights?"""
     measure: Callable[[Bench], dict[str, Any]]
     """The numbers, as plain data; `summary` holds them in sentences."""
     make_tasks: Callable[[Bench], list[Task]] | None = None
@@ -167,7 +181,9 @@ class Study:
 
     def tasks(self, bench: Bench) -> list[Task]:
         """Everything it needs trained."""
-        return self.make_tasks(bench) if self.make_tasks else bench.tasks(self.name, self.rows)
+        if self.make_tasks:
+            return self.make_tasks(bench)
+        return bench.tasks(self.name, self.rows, from_curves=self.from_curves)
 
     def runs(self, bench: Bench) -> list[Run]:
         """The runs its numbers come from."""

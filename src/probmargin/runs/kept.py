@@ -46,7 +46,7 @@ class KeptRun(Run):
         """There is none: what needs weights needs the run itself."""
         raise UsageError(
             f"of {self.path.name} only record and curves are kept, in {self.path.parent}, and not its weights; "
-            "give the --out that has its folder, or train it again with probmargin reproduce table2"
+            "give the --out that has its folder, or train it again with probmargin train"
         )
 
 
