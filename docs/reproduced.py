@@ -9,12 +9,14 @@ from probmargin.experiments.grid import make_grid
 from probmargin.experiments.records import read_records
 from probmargin.experiments.results_page import kept_tables
 from probmargin.experiments.two_by_two import TWO_BY_TWO
+from probmargin.reporting.compare import Comparison
 from probmargin.reporting.render import claim_rows
 from probmargin.reporting.render_words import cell_text, comparison_texts
 from probmargin.reporting.study_text import table as markdown_table
 from probmargin.reporting.tables import Cell, Line, Table, build_table
 
 TITLES = ("NAT", "PGD", "APGD", "CW", "AA")
+REWEIGHTED = ("mail-at - at", "gairat - at", "mail-at - gairat")
 QUESTION = ("mail-trades - trades", "mail-trades - trades-beta5", "mail-trades-official-2021 - mail-trades")
 """Differences of table 2 that bear on weights against attack."""
 
@@ -75,12 +77,24 @@ def _paper_tables(results: Path) -> list[Table]:
     return [table for table in kept_tables(results) if table.spec.name != TWO_BY_TWO.name]
 
 
-def _printed(rows: tuple[str, ...], published: Mapping[str, Mapping[str, tuple[float, float]]]) -> str:
-    """The difference of two rows under AutoAttack as the paper has it."""
-    found = [published.get(row, {}).get("AA") for row in rows]
-    if len(found) != 2 or found[0] is None or found[1] is None:
-        return "-"
-    return f"{found[0][0] - found[1][0]:+.2f}"
+def _paired(found: list[Comparison], table2: Table) -> str:
+    """Paired differences, and the same of two rows as the paper has it."""
+    published = {line.row.id: line.row.published for line in table2.lines}
+    rows = []
+    for one in found:
+        numbers = (published.get(row, {}).get(one.column.title) for row in one.contrast.rows)
+        theirs = [number[0] for number in numbers if number is not None]
+        is_printed = len(theirs) == len(one.contrast.rows) == 2
+        rows.append([*comparison_texts(one)[:4], f"{theirs[0] - theirs[1]:+.2f}" if is_printed else "-"])
+    return markdown_table(["difference", "column", "points", "images", "in the paper"], rows) + "\n"
+
+
+def reweighting(results: Path) -> str:
+    """AT against AT with weights: what PGD says of them and what AutoAttack does."""
+    (table2,) = (table for table in kept_tables(results) if table.spec.name == "table2")
+    found = [one for one in table2.comparisons if one.contrast.title in REWEIGHTED]
+    found = [one for one in found if one.column.title in ("PGD", "AA")]
+    return _paired(found, table2) if found else "None of these rows has a record yet.\n"
 
 
 def open_question(results: Path) -> str:
@@ -95,17 +109,10 @@ def open_question(results: Path) -> str:
         text = "\n".join([markdown_table(head, []), *claim_rows(square.claims)]) + "\n"
     found = [one for one in tables["table2"].comparisons if one.contrast.title in QUESTION]
     found += square.comparisons
-    printed = {line.row.id: line.row.published for line in tables["table2"].lines}
-    rows = [
-        [*comparison_texts(one)[:4], _printed(one.contrast.rows, printed)] for one in found if one.column.title == "AA"
-    ]
-    if not rows:
+    found = [one for one in found if one.column.title == "AA"]
+    if not found:
         return text
-    return (
-        f"{text}\nUnder AutoAttack, paired:\n\n"
-        + markdown_table(["difference", "column", "points", "images", "in the paper"], rows)
-        + "\n"
-    )
+    return f"{text}\nUnder AutoAttack, paired:\n\n{_paired(found, tables['table2'])}"
 
 
 def reproduction(results: Path) -> str:
@@ -142,6 +149,7 @@ PARTS: Mapping[str, Callable[[Path], str]] = {
     "reproduced": reproduced,
     "verdicts": verdicts,
     "open-question": open_question,
+    "reweighting": reweighting,
     "reproduction": reproduction,
     "claims": claims,
     "smoke": smoke,

@@ -245,9 +245,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "rates": rate_lines,
     "large-runs": large_runs,
     "table3-forecast": table3_forecast,
-    **{name: by_name(name) for name in ("reproduced", "verdicts", "open-question", "reproduction", "claims", "smoke")},
+    **{name: by_name(name) for name in ("reproduced", "verdicts", "reweighting", "open-question")},
+    **{name: by_name(name) for name in ("reproduction", "claims", "smoke")},
     "label-noise": label_noise,
-    **{name: findings(name) for name in ("full/figure1c", "figure2", "figure4")},
+    "figure1c": findings("full/figure1c"),
+    **{name: findings(name) for name in ("figure2", "figure4")},
     "reliability": findings("reliability", last=2),
 }
 

@@ -85,3 +85,13 @@ def test_memory_is_measured_in_a_process_a_row(tmp_path: Path) -> None:
     assert [(row["attack"], row["images"]) for row in rows] == [("pgd", 20), ("pgd", 40)]
     assert all(row["process_mib"] > 50 for row in rows)
     assert len(said.splitlines()) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("attack", ["pgd", "aa"])
+def test_ten_times_the_images_take_no_more_memory_of_a_gpu_than_they_fill(attack: str, tmp_path: Path) -> None:
+    out = tmp_path / "bench-memory.json"
+    module("benchmarks.memory", "--device", "cuda", "--attacks", attack, "--out", str(out))
+    few, many = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    assert many["images"] == 10 * few["images"]
+    assert many["allocated_mib"] - few["allocated_mib"] <= 5.0

@@ -63,6 +63,16 @@ def test_claims_are_counted_and_listed(parts: Any, tmp_path: Path) -> None:
     assert "| `table2` | `mail-trades` above the paper's 7 other rows in AA | not tested | rows missing: " in text
 
 
+def test_at_is_compared_with_its_weighted_kin_beside_the_papers_differences(parts: Any, tmp_path: Path) -> None:
+    assert parts["reweighting"](tmp_path) == "None of these rows has a record yet.\n"
+    keep(tmp_path, made_up("at", 1000))
+    keep(tmp_path, made_up("gairat", 700))
+    rows = cells_of(parts["reweighting"](tmp_path))
+    assert [cells[:2] for cells in rows] == [["gairat - at", "PGD"], ["gairat - at", "AA"]]
+    assert rows[1][2].startswith("-15.00 [")
+    assert [cells[4] for cells in rows] == ["+5.90", "-11.55"]
+
+
 def test_the_question_stays_open_until_the_two_by_two_is_run(parts: Any, tmp_path: Path) -> None:
     assert parts["open-question"](tmp_path).startswith("The question is open: `two-by-two` has no record of `trades-")
     for row, right in zip(SQUARE[:3], (980, 984, 1020), strict=True):

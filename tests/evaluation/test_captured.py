@@ -1,6 +1,5 @@
 """Networks that are called at few sizes, and the forms of a model that searches on CUDA ask."""
 
-import gc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -484,25 +483,3 @@ def test_an_ensemble_leaves_as_many_on_a_gpu_as_on_a_cpu() -> None:
         assert set(left[0]) == set(left[1])
         assert all(abs(left[0][name] - left[1][name]) <= 1 for name in left[0]), left
         assert left[0]["square"] < left[0]["clean"]
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("batch_size", [250, None])
-@pytest.mark.filterwarnings("ignore")
-def test_ten_times_the_images_take_no_more_memory_of_a_gpu_than_they_fill(batch_size: int | None) -> None:
-    model = build_model("resnet18", in_channels=3, num_classes=10).eval().cuda()
-    beside = []
-    for count in (1000, 1000, 10000):
-        x = torch.rand(count, 3, 32, 32, device="cuda")
-        with torch.no_grad():
-            labels = torch.cat([model(part).argmax(dim=1) for part in x.split(100)])
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        settings = EvaluationSettings(eps=0.1 / 255, batch_size=batch_size)
-        evaluate(model, x, labels, attacks=["nat", "apgd-ce"], settings=settings)
-        beside.append(torch.cuda.max_memory_allocated() - before)
-        del x, labels
-    # The first evaluation of a process also takes what libraries keep.
-    assert beside[2] - beside[1] <= 0.15 * 9000 * 3 * 32 * 32 * 4, beside
