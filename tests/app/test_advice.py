@@ -147,7 +147,7 @@ def test_a_runs_folder_as_a_checkpoint(program: Program, spaced: Path) -> None:
     program.refuses("there is no checkpoint file empty", "evaluate", *told, "empty")
 
 
-@pytest.mark.parametrize("prefix", ["_orig_mod.", "module._orig_mod.", "_orig_mod.module."])
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "model.", "net.module."])
 def test_weights_of_compiled_models_simply_load(program: Program, spaced: Path, prefix: str) -> None:
     model = open_run(spaced).model
     torch.save({f"{prefix}{name}": tensor for name, tensor in model.state_dict().items()}, "compiled.pt")

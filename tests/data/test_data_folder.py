@@ -253,6 +253,17 @@ def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
             load_folder(tmp_path)
 
 
+@pytest.mark.parametrize("left", [0, 120])
+def test_unreadable_images_are_named_together(tmp_path: Path, left: int) -> None:
+    gallery(tmp_path)
+    victims = sorted((tmp_path / "dog").iterdir())
+    for victim in victims:
+        victim.write_bytes(victim.read_bytes()[:left])
+    more = f" and {len(victims) - 5} more" if len(victims) > 5 else ""
+    with pytest.raises(UsageError, match=f"cannot read {len(victims)} images, .*dog/01.png.*{more}: repair or remove"):
+        load_folder(tmp_path)
+
+
 def test_deep_images_are_refused_rather_than_clipped(tmp_path: Path) -> None:
     gallery(tmp_path)
     Image.fromarray(np.full((7, 9), 40000, np.uint16)).save(tmp_path / "cat" / "00.png")

@@ -15,6 +15,26 @@ from probmargin.data.dataset import ImageSet
 Decode = Callable[[Path], torch.Tensor]
 
 _SAMPLED = 2048
+_SHOWN = 5
+"""Files that cannot be read and are named before a count."""
+
+
+class Unreadable(UsageError):
+    """A picture that cannot be read."""
+
+    def __init__(self, file: Path, reason: str) -> None:
+        super().__init__(f"cannot read the image {file} ({reason}): repair or remove it")
+        self.file = file
+
+
+def raise_together(wrong: Sequence[Unreadable]) -> None:
+    """Name all pictures that cannot be read at once, where there are any."""
+    if len(wrong) > 1:
+        more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        names = ", ".join(str(one.file) for one in wrong[:_SHOWN])
+        raise UsageError(f"cannot read {len(wrong)} images, {names}{more}: repair or remove them")
+    for one in wrong:
+        raise one
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,8 +56,14 @@ class FileImageSet(ImageSet):
 
     def to(self, device: torch.device | str) -> ImageSet:
         """Read everything, and return it on a device."""
-        everything = ImageSet(self.pixels(torch.arange(len(self))), self.labels, self.index)
-        return everything.to(device)
+        read, wrong = [], []
+        for place in range(len(self)):
+            try:
+                read.append(self.read(place))
+            except Unreadable as error:
+                wrong.append(error)
+        raise_together(wrong)
+        return ImageSet(torch.stack(read), self.labels, self.index).to(device)
 
     def pixels(self, positions: torch.Tensor) -> torch.Tensor:
         """Read the images at these positions, uint8."""

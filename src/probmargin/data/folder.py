@@ -14,7 +14,7 @@ from probmargin.core.errors import UsageError
 from probmargin.core.shell import typed
 from probmargin.core.words import counted
 from probmargin.data.dataset import DataSet, ImageSet
-from probmargin.data.files import FileImageSet, free_memory, unread
+from probmargin.data.files import FileImageSet, Unreadable, free_memory, raise_together, unread
 from probmargin.data.order import mixed
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
@@ -145,23 +145,24 @@ def _list(root: Path) -> dict[str, list[Path]]:
     return listing
 
 
-def _unreadable(file: Path, error: Exception) -> UsageError:
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return UsageError(f"cannot read the image {file} ({reason}): repair or remove it")
+def _unreadable(file: Path, error: Exception) -> Unreadable:
+    return Unreadable(file, " ".join(str(error).split()) or type(error).__name__)
 
 
 def _choose_format(files: list[Path], image_size: int | None, grayscale: bool | None) -> _Format:
     """Decide size and mode from the headers alone, before any pixel is decoded."""
-    sizes, modes = set(), set()
+    sizes, modes, wrong = set(), set(), list[Unreadable]()
     for file in files:
         try:
             with Image.open(file) as image:
                 sizes.add(_upright(image))
                 modes.add(image.mode)
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise _unreadable(file, error) from error
+            wrong.append(_unreadable(file, error))
+            continue
         if image.mode.split(";")[0] in _DEEP_MODES:
             raise UsageError(f"{file} has more than 8 bits a channel (mode {image.mode}): save it with 8 bits")
+    raise_together(wrong)
     width, height = next(iter(sizes))
     if image_size is not None:
         width = height = image_size

@@ -211,8 +211,9 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
     model = build_model(request.model, num_classes=data.num_classes, in_channels=data.channels)
     if request.checkpoint is not None:
         model = with_weights(model, request.checkpoint, request.model)
-    elif ":" not in request.model:
-        log(f"no --checkpoint is given: {request.model} is judged with random weights")
+    else:
+        whose = "the weights it is built with" if ":" in request.model else "random weights"
+        log(f"no --checkpoint is given: {request.model} is judged with {whose}")
     check_model(model, (data.channels, *data.image_size), data.num_classes, request.model)
     return None, model, data
 

@@ -8,6 +8,7 @@ from torch import nn
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import ModelMode, model_mode, with_clean_buffers
 from probmargin.core.types import Logits
+from probmargin.core.words import counted
 from probmargin.models.own import failed_at
 
 _CLOSE = 1e-5
@@ -206,7 +207,7 @@ def _outputs(
             raise _is_other(name, torch.float64) from None
         raise UsageError(
             f"model {name} does not take images of shape {image_shape}: {failed_at(error)}; build it for "
-            f"{image_shape[0]} channels and images of {image_shape[1]}x{image_shape[2]}, or pass other data"
+            f"{counted(image_shape[0], 'channel')} and images of {image_shape[1]}x{image_shape[2]}, or pass other data"
         ) from None
     if not isinstance(first, torch.Tensor):
         raise _not_logits(first, name)

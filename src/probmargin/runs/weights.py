@@ -83,7 +83,7 @@ def with_weights(model: nn.Module, path: Path, name: str, *, new_head: bool | No
     With `new_head` the last layer is left as the model has it, for as many classes or others; None is where a new
     one makes no sense, since nothing will train it.
     """
-    weights = load_weights(path)
+    weights = _unwrapped(load_weights(path), model)
     model, target = _around(model, weights)
     fit = compare(target, weights)
     is_head = _is_head(fit, target, weights)
@@ -95,6 +95,17 @@ def with_weights(model: nn.Module, path: Path, name: str, *, new_head: bool | No
     head = _last_layer(target) if new_head else None
     adopt(target, {key: tensor for key, tensor in weights.items() if _layer(key) != head})
     return model
+
+
+def _unwrapped(weights: Weights, model: nn.Module) -> Weights:
+    """Without what stands before all names alike, as where a network was a part of something larger."""
+    own = model.state_dict()
+    while not any(name in own for name in weights):
+        prefix = next(iter(weights)).partition(".")[0] + "."
+        if prefix[:-1].isdigit() or any(not name.startswith(prefix) for name in weights):
+            break
+        weights = {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
+    return weights
 
 
 def mean_std_of(model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]] | None:

@@ -10,6 +10,7 @@ from torch import nn
 from probmargin.core.records import coerce
 from probmargin.data.balance import imbalance
 from probmargin.data.dataset import DataSet
+from probmargin.data.files import FileImageSet
 from probmargin.engine.checkpoints import Checkpoint, file_hash
 from probmargin.engine.compile import CompileMode
 from probmargin.engine.devices import pick_device, pick_precision, set_precision
@@ -97,7 +98,7 @@ class Training:
             "recipe_hash": self.method.hash(),
             "seed": self.request.seed,
             "data": self.data.name,
-            "data_fingerprint": self.data.fingerprint,
+            "data_fingerprint": self._fingerprint(),
             "model": name,
             "model_settings": model_settings,
             "validation": self.request.validation,
@@ -177,6 +178,12 @@ class Training:
         ):
             if line:
                 self.reporter.say(line)
+
+    def _fingerprint(self) -> str:
+        """What identifies the data; pictures that stay in files are all read for it, by one process."""
+        if isinstance(self.data.train, FileImageSet):
+            self.reporter.say(f"reading all {len(self.data.train):,} training pictures once, to fingerprint the data")
+        return self.world.from_writer(lambda: self.data.fingerprint)
 
     def _checkpoint(self) -> dict[str, Any] | None:
         """What identifies the weights a run starts from; a file may move."""
