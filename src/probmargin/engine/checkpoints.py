@@ -1,5 +1,6 @@
 """Checkpoints: tensors in safetensors, the rest in JSON with a checksum; no pickle."""
 
+import copy
 import errno
 import hashlib
 import json
@@ -32,6 +33,11 @@ class Checkpoint:
         """The tensors under a prefix, without it."""
         start = f"{prefix}/"
         return {name[len(start) :]: tensor for name, tensor in self.tensors.items() if name.startswith(start)}
+
+    def copied(self) -> "Checkpoint":
+        """The same in the host's memory, which nothing that is trained on changes."""
+        own = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.tensors.items()}
+        return Checkpoint(own, copy.deepcopy(self.facts))
 
 
 def joined(**parts: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -78,13 +84,18 @@ def _reason(error: Exception, number: "re.Match[str] | None") -> str:
 
 
 def save(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint whose tensors may lie on a device and share their memory."""
+    write(path, checkpoint.copied())
+
+
+def write(path: Path, copied: Checkpoint) -> None:
     """Write PATH.safetensors, then PATH.json, which vouches for it: a checkpoint counts once its JSON is there."""
-    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
+    own = {name: tensor.contiguous() for name, tensor in copied.tensors.items()}
     target = path.with_suffix(".safetensors")
     with written_aside(target) as aside:
         write_tensors(aside, own)
         checksum = _checksum(aside)
-    write_json(path.with_suffix(".json"), {**checkpoint.facts, "sha256": checksum})
+    write_json(path.with_suffix(".json"), {**copied.facts, "sha256": checksum})
 
 
 def load(path: Path, shape: Callable[[Any], str] | None = None) -> Checkpoint:
