@@ -2,6 +2,8 @@
 
 import os
 import signal
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,3 +80,11 @@ def let_accuracy_fall(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def within(seconds: float, is_so: Callable[[], bool]) -> bool:
+    """Whether something comes true in time."""
+    end = time.monotonic() + seconds
+    while not is_so() and time.monotonic() < end:
+        time.sleep(0.002)
+    return is_so()

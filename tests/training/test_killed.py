@@ -2,21 +2,26 @@
 
 import os
 import random
+import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from training_runs import Listener, fit, recipe
+from training_runs import Listener, fit, recipe, same, within
 
 from probmargin.data.digits import load_digits
 from probmargin.engine import checkpoints
+from probmargin.engine.lock import LOCK
 from probmargin.methods.resolve import resolve
-from probmargin.runs.run import open_run
+from probmargin.runs.run import Run, open_run
 
 EPOCHS = 60
 TRAIN = [sys.executable, "-m", "probmargin", "train", "--data", "digits", "--model", "small-cnn", "--device", "cpu"]
@@ -82,16 +87,7 @@ def test_a_run_killed_at_twenty_random_moments_ends_as_if_it_never_was(tmp_path:
             assert "Traceback" not in err
     assert 5 < states(tmp_path / "cut") < EPOCHS
     finish(cut)
-    runs = [open_run(tmp_path / name) for name in ("whole", "cut")]
-    tensors = [run.checkpoints_path / f"state-{EPOCHS:04d}.safetensors" for run in runs]
-    assert tensors[0].read_bytes() == tensors[1].read_bytes()
-    rows = [[{k: v for k, v in row.items() if k != "images_per_second"} for row in run.metrics] for run in runs]
-    assert rows[0] == rows[1]
-    bests = [checkpoints.load(run.checkpoints_path / "best").facts["best"] for run in runs]
-    assert bests[0] == bests[1]
-    found = [dict(np.load(run.path / "dynamics.npz")) for run in runs]
-    for name, values in found[0].items():
-        np.testing.assert_array_equal(values, found[1][name], err_msg=name)
+    assert_same_end(tmp_path / "whole", tmp_path / "cut")
     assert not list((tmp_path / "cut").rglob("*.part"))
 
 
@@ -139,3 +135,60 @@ def test_a_folder_with_nothing_but_a_part_is_a_new_run(tmp_path: Path) -> None:
     (tmp_path / "run" / ".record.json.99.part").write_text("{")
     _, path = fit(tmp_path / "run", recipe("at", epochs=1), resume=True)
     assert len(open_run(path).metrics) == 1
+
+
+def test_whatever_is_on_disk_when_a_run_is_killed_it_goes_on_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is copied after each change the writer makes, while the next epoch is trained and has its line."""
+    method = replace(recipe("mail-awp", epochs=4), ema=resolve("at", settings={"ema.decay": 0.9}).ema)
+    watched: dict[str, Any] = {"validation": 16, "validation_every": 1, "dynamics": True}
+    copies, path = list[Path](), tmp_path / "whole"
+    main, replaced, removed = threading.current_thread(), os.replace, Path.unlink
+
+    def keep_copy() -> None:
+        if threading.current_thread() is main:
+            return
+        copies.append(tmp_path / f"cut-{len(copies)}")
+        shutil.copytree(path, copies[-1], ignore=shutil.ignore_patterns(LOCK, "events.*"))
+
+    def swap(source: Path, target: Path) -> None:
+        if target.name in ("state-0001.safetensors", "state-0002.safetensors"):
+            assert within(10.0, lambda: len(Run(path).metrics) > int(target.name[9:10]))
+        replaced(source, target)
+        keep_copy()
+
+    def unlink(place: Path, missing_ok: bool = False) -> None:
+        removed(place, missing_ok)
+        if place.suffix != ".part":
+            keep_copy()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", swap)
+        patch.setattr(Path, "unlink", unlink)
+        whole, _ = fit(path, method, **watched)
+    # Dynamics, tensors and JSON of four epochs; the two files of an old state, and of at least one best.
+    assert len(copies) >= 4 * 3 + 2 + 2
+    ahead = 0
+    for copy in copies:
+        newest = Run(copy).states()[-1:]
+        ahead += bool(newest) and len(open_run(copy).metrics) > checkpoints.load(newest[0]).facts["epoch"]
+        again, _ = fit(copy, method, resume=True, **watched)
+        assert same(whole, again), copy
+        assert_same_end(path, copy)
+    assert ahead >= 4
+
+
+def assert_same_end(whole: Path, cut: Path) -> None:
+    """Two runs are the same but for the clock."""
+    runs = [open_run(path) for path in (whole, cut)]
+    rows = [[{k: v for k, v in row.items() if k != "images_per_second"} for row in run.metrics] for run in runs]
+    assert rows[0] == rows[1]
+    for name in (*(state.name for state in runs[0].states()), "best"):
+        files = [run.checkpoints_path / f"{name}.safetensors" for run in runs]
+        assert files[0].read_bytes() == files[1].read_bytes(), (cut, name)
+    bests = [checkpoints.load(run.checkpoints_path / "best").facts["best"] for run in runs]
+    assert bests[0] == bests[1]
+    found = [dict(np.load(run.dynamics_path)) for run in runs]
+    for name, values in found[0].items():
+        np.testing.assert_array_equal(values, found[1][name], err_msg=name)

@@ -1,5 +1,6 @@
 """What each example did in an epoch: kept on the device while it runs, and in dynamics.npz where asked for."""
 
+from copy import copy
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -61,6 +62,12 @@ class Dynamics:
         for row, epoch in enumerate(epochs):
             if epoch < before:
                 self.rows[epoch] = np.stack([part[row].astype(np.float32) for part in parts])
+
+    def so_far(self) -> "Dynamics":
+        """The same without the epochs that are still to come."""
+        kept = copy(self)
+        kept.rows = dict(self.rows)
+        return kept
 
     def write(self) -> None:
         """Write all epochs so far, whole or not at all."""

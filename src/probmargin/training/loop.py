@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from probmargin.data.dataset import ImageSet
-from probmargin.engine import checkpoints
-from probmargin.engine.files import append_json_line, holds_json, read_json_object
+from probmargin.engine.files import append_json_line
 from probmargin.methods.method import Method
 from probmargin.runs.run import Run
 from probmargin.training.assemble import Hardware, make_stepper
@@ -27,9 +26,10 @@ from probmargin.training.guards import (
 )
 from probmargin.training.network import to_training_mode
 from probmargin.training.progress import Reporter
+from probmargin.training.saving import States
 from probmargin.training.signals import stop_signals
 from probmargin.training.state import TrainState
-from probmargin.training.validation import Judge, Monitors, Validation, best_path
+from probmargin.training.validation import Judge, Monitors, Validation
 
 _GLANCE_SECONDS = 1.0
 
@@ -110,6 +110,8 @@ class Trainer:
         self.batches = Batches(train, feed, method, settings.seed, self.world)
         self.num_batches = self.batches.count
         self.learnt = above_chance(train.labels)
+        kept = [f"state-{epoch:04d}" for epoch in (*settings.keep_epochs, method.burn_in_end)]
+        self.states = States(run, method.hash(), kept, watchers.dynamics)
         self._saved_at = -math.inf
         self._glanced_at = 0.0
         self._steps_left = 0
@@ -129,7 +131,8 @@ class Trainer:
         self._steps_left = len(remaining) * self.num_batches - done
         self.reporter.start(self.method.method, len(remaining) * self.num_batches, done)
         try:
-            with stop_signals(patient=self.world.size > 1) as asked:
+            # A first signal while the last state is written finds the run at its end.
+            with stop_signals(patient=self.world.size > 1) as asked, self.states:
                 for epoch in remaining:
                     if self.is_finished:
                         break
@@ -181,7 +184,7 @@ class Trainer:
             self.reporter.glance(summary(epoch, lr, sums, images_per_second), self.method.epochs)
 
     def _close_epoch(self, epoch: int, began: float, images: int) -> dict[str, Any]:
-        """Judge the epoch, write its line and, where due, the state."""
+        """Judge the epoch, write its line and, where due, begin to write the state."""
         state = self.state
         assert state.sums is not None
         sums = self.world.reduce(state.sums).tolist()
@@ -196,9 +199,7 @@ class Trainer:
         self._record(epoch, metrics)
         state.epoch, state.batch, state.sums = epoch + 1, 0, None
         if is_best or self._is_due():
-            self.save()
-        if is_best and self.world.is_writer:
-            checkpoints.save(best_path(self.run), self._best())
+            self._save(is_best=is_best)
         return metrics
 
     def _check(self, epoch: int, sums: list[float]) -> None:
@@ -234,20 +235,10 @@ class Trainer:
             attack = self.method.at(epoch).attack
             self.watchers.dynamics.add(epoch, values, has_lps=attack is not None and attack.records_steps)
 
-    def _best(self) -> checkpoints.Checkpoint:
-        """The state without what only training needs."""
-        saved = self.state.checkpoint({"recipe_hash": self.method.hash()})
-        kept = {name: tensor for name, tensor in saved.tensors.items() if not name.startswith("momentum/")}
-        return checkpoints.Checkpoint(kept, saved.facts)
-
     def mend_best(self) -> None:
-        """Write the best state where a kill came between it and the run's own state, which is the same."""
-        state = self.state
-        if not self.world.is_writer or state.best is None or state.batch or state.best["epoch"] != state.epoch:
-            return
-        facts = best_path(self.run).with_suffix(".json")
-        if not holds_json(facts, "epoch") or read_json_object(facts)["epoch"] != state.epoch:
-            checkpoints.save(best_path(self.run), self._best())
+        """Write the best state where a kill has cut it off."""
+        if self.world.is_writer:
+            self.states.mend_best(self.state)
 
     def _count_time(self, began: float, images: int) -> float:
         seconds = time.perf_counter() - began
@@ -256,7 +247,9 @@ class Trainer:
         return seconds
 
     def _interrupt(self) -> None:
-        path = self.save()
+        self._save()
+        self.states.wait()
+        path = self.run.checkpoints_path / self.state.name
         # The first process to end makes torchrun end the others: none goes before the state is written.
         self.world.wait()
         raise Interrupted(f"interrupted; state saved as {path}; go on with --resume")
@@ -267,20 +260,13 @@ class Trainer:
         asked_for = (*self.settings.keep_epochs, self.method.burn_in_end, self.method.epochs)
         return self.world.any(waited) or self.state.epoch in asked_for or self.is_finished
 
-    def save(self) -> str:
-        """Save the state; the last two and those asked for stay."""
-        path = self.run.checkpoints_path / self.state.name
+    def _save(self, *, is_best: bool = False) -> None:
+        """Begin to write the state as it is now, where this process writes."""
         if self.state.batch and self.state.sums is not None:
             self._gather()
         if self.world.is_writer:
-            if self.watchers.dynamics is not None:
-                self.watchers.dynamics.write()
-            checkpoints.save(path, self.state.checkpoint({"recipe_hash": self.method.hash()}))
-            kept = {f"state-{epoch:04d}" for epoch in (*self.settings.keep_epochs, self.method.burn_in_end)}
-            for old in [path for path in self.run.states() if path.name not in kept][:-2]:
-                checkpoints.remove(old)
+            self.states.save(self.state, is_best=is_best)
         self._saved_at = time.monotonic()
-        return str(path)
 
     def _gather(self) -> None:
         """Bring what an epoch under way has added up to the process that writes."""
