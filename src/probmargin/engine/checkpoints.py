@@ -181,6 +181,8 @@ def _first_sentence(error: Exception) -> str:
     """Why a file is refused, in plain text; what torch adds to that is how to run the code in it."""
     text = re.sub(r"\x1b\[[\d;]*m", "", str(error)).strip()
     first = re.split(r"\.\s|\n", text)[0].rstrip(".") or type(error).__name__
+    if isinstance(error, KeyError):
+        return "it is no file of torch.save"
     return "there is more than tensors in it" if first.startswith("Weights only load failed") else first
 
 

@@ -102,21 +102,21 @@ class Bench:
         missing = [row for row in rows if not _serves(self.run(row), from_curves)]
         if missing:
             places = ", ".join(str(self.out / self.run(row).path.name) for row in missing)
-            raise UsageError(f"{study} needs {places}: {self._advice(missing)}")
+            raise UsageError(f"{study} needs {places}: make it with {self._command(missing)}")
         for row in rows:
             self._check(row)
         return []
 
-    def _advice(self, rows: Sequence[str]) -> str:
-        """How to make runs that are missing; a table's command would skip those whose records are kept."""
+    def _command(self, rows: Sequence[str]) -> str:
+        """What makes runs that are missing; a table's command would skip one whose record is kept without weights."""
         run = self.run(rows[0])
         if isinstance(run, KeptRun):
             return (
-                f"{run.path.parent} keeps record and curves alone; make it with probmargin train --method {rows[0]} "
-                f"--monitor pgd-20:1000,cw:1000 --dynamics --data-dir DIR --out {typed(self.out / run.path.name)}"
+                f"probmargin train --method {rows[0]} --monitor pgd-20:1000,cw:1000 --dynamics --data-dir DIR "
+                f"--out {typed(self.out / run.path.name)} (of it, {run.path.parent} keeps record and curves alone)"
             )
         only = ",".join(row for row in rows if not isinstance(self.run(row), KeptRun))
-        return f"make it with probmargin reproduce table2 --only {only} --trials 1 --data-dir DIR{self.out_option}"
+        return f"probmargin reproduce table2 --only {only} --trials 1 --data-dir DIR{self.out_option}"
 
     def _check(self, row: str) -> None:
         """Refuse a run that lies at a table's place but is not the table's."""
