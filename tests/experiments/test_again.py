@@ -16,6 +16,7 @@ from probmargin.experiments.figure1c import FIGURE1C
 from probmargin.experiments.figure4 import FIGURE4
 from probmargin.experiments.grid import full_recipe
 from probmargin.experiments.records import failures
+from probmargin.experiments.reliability import RELIABILITY
 from probmargin.experiments.reproduce import dry_run, make_plan, render, reproduce
 from probmargin.experiments.request import ReproduceRequest
 from probmargin.experiments.study import Bench
@@ -299,3 +300,7 @@ def test_curves_are_kept_with_records_and_figures_find_them() -> None:
     again = "make it with probmargin train --method at .* --out runs/cifar10-resnet18-at-s1 .*results keeps record"
     with pytest.raises(UsageError, match=f"figure4 needs runs/cifar10-resnet18-at-s1: {again}"):
         FIGURE4.tasks(bench)
+    with pytest.raises(UsageError) as refused:
+        RELIABILITY.tasks(bench)
+    for name in RELIABILITY.rows:
+        assert f"train --method {name} --monitor" in str(refused.value), "every run that is missing has its command"

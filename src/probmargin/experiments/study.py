@@ -109,14 +109,17 @@ class Bench:
 
     def _command(self, rows: Sequence[str]) -> str:
         """What makes runs that are missing; a table's command would skip one whose record is kept without weights."""
-        run = self.run(rows[0])
-        if isinstance(run, KeptRun):
-            return (
-                f"probmargin train --method {rows[0]} --monitor pgd-20:1000,cw:1000 --dynamics --data-dir DIR "
-                f"--out {typed(self.out / run.path.name)} (of it, {run.path.parent} keeps record and curves alone)"
-            )
-        only = ",".join(row for row in rows if not isinstance(self.run(row), KeptRun))
-        return f"probmargin reproduce table2 --only {only} --trials 1 --data-dir DIR{self.out_option}"
+        runs = {row: self.run(row) for row in rows}
+        kept = {row: run for row, run in runs.items() if isinstance(run, KeptRun)}
+        commands = [
+            f"probmargin train --method {row} --monitor pgd-20:1000,cw:1000 --dynamics --data-dir DIR "
+            f"--out {typed(self.out / run.path.name)} (of it, {run.path.parent} keeps record and curves alone)"
+            for row, run in kept.items()
+        ]
+        if others := [row for row in rows if row not in kept]:
+            only = ",".join(others)
+            commands.append(f"probmargin reproduce table2 --only {only} --trials 1 --data-dir DIR{self.out_option}")
+        return ", and ".join(commands)
 
     def _check(self, row: str) -> None:
         """Refuse a run that lies at a table's place but is not the table's."""
