@@ -175,6 +175,13 @@ def test_dry_run_prints_rows_runs_and_a_forecast() -> None:
     assert not Path("runs").exists()
 
 
+def test_a_forecast_is_of_the_runs_that_are_left() -> None:
+    go(only=("at",))
+    said: list[str] = []
+    dry_run(request(), said.append)
+    assert "for 1 run one after another" in said[-1]
+
+
 def test_wrong_requests_are_one_line() -> None:
     with pytest.raises(UsageError, match="did you mean mail-at"):
         make_plan(request(only=("mail-a",)))

@@ -102,10 +102,8 @@ def dry_run(request: ReproduceRequest, say: Say) -> None:
         times = f"; train {duration(seconds.training)}, judge {duration(seconds.judging)}" if seconds.total else ""
         say(f"  {entry.row:<28} {task.id}: {counted(task.recipe.epochs, 'epoch')}{parent}; {entry.state}{times}")
     device = pick_device(request.device).type
-    say(
-        f"forecast: about {duration(total)} for {counted(len(planned), 'run')} one after another "
-        f"(steps timed on {device})"
-    )
+    left = sum(not entry.is_done for entry in planned)
+    say(f"forecast: about {duration(total)} for {counted(left, 'run')} one after another (steps timed on {device})")
 
 
 def reproduce(request: ReproduceRequest, say: Say) -> list[Outcome]:
