@@ -1,5 +1,7 @@
 """The page of all tables: made from kept records alone, whole, and up to date."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ from kept_records import keep, made_up
 from page_blocks import ROOT
 
 from probmargin.core.errors import UsageError
-from probmargin.experiments.catalogue import find
+from probmargin.experiments.catalogue import STUDIES, find
 from probmargin.experiments.grid import make_grid
 from probmargin.experiments.records import read_records
 from probmargin.experiments.reproduce import render
@@ -95,6 +97,20 @@ def test_every_folder_of_records_is_listed() -> None:
     head = (ROOT / "results" / "README.md").read_text(encoding="utf-8").partition(BEGIN)[0]
     for folder in (path for path in (ROOT / "results").iterdir() if path.is_dir()):
         assert f"| `{folder.name}/" in head, f"results/README.md does not say what {folder.name}/ is"
+
+
+def test_records_of_figures_lie_in_their_folder() -> None:
+    found = {path.stem for path in (ROOT / "results").glob("*.json")}
+    assert not found & set(STUDIES), "a figure's record belongs into results/figures"
+
+
+def test_every_record_of_a_run_or_figure_names_its_whole_commit() -> None:
+    for path in (ROOT / "results").rglob("*.json"):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if "recipe" in record or "figures" in path.parts:
+            judged = record.get("evaluation", record)
+            assert re.fullmatch("[0-9a-f]{40}", record["commit"]), path.name
+            assert re.fullmatch("[0-9a-f]{40}", judged["commit"]), path.name
 
 
 def test_what_the_docs_say_of_the_drop_at_smoke_scale_is_so() -> None:
