@@ -10,6 +10,9 @@ import pytest
 from kept_records import keep, made_up
 from page_blocks import ROOT
 
+from probmargin.core.stats import agreement_bound
+from probmargin.experiments.results_page import kept_tables
+
 SQUARE = ("trades-official-kl", "mail-trades-official-kl", "trades-official-ce", "mail-trades-official-ce")
 
 
@@ -51,6 +54,37 @@ def test_every_row_that_is_counted_is_shown(parts: Any, tmp_path: Path) -> None:
         counted = {cells[0]: int(cells[3]) for cells in cells_of(parts["reproduction"](folder))}
         shown = Counter(name for cells in cells_of(parts["reproduced"](folder)) for name in cells[0].split(", "))
         assert shown == Counter({name: count for name, count in counted.items() if count})
+
+
+def test_what_the_page_says_of_table_2_in_words_is_so() -> None:
+    (table,) = (table for table in kept_tables(ROOT / "results") if table.spec.name == "table2")
+    far: dict[str, list[str]] = {}
+    for line in table.lines:
+        cells = [
+            cell for cell in map(line.cell, ("NAT", "PGD", "APGD", "CW", "AA")) if cell and cell.is_within is False
+        ]
+        if line.trials:
+            far[line.row.id] = [f"{'+' if (cell.difference or 0) > 0 else '-'}{cell.column.title}" for cell in cells]
+    assert far["at"] == ["+NAT"]
+    assert far["trades"] == []
+    assert far["gairat"] == ["+CW", "+AA"]
+    assert far["mail-at"] == ["-PGD", "-APGD", "-AA"]
+    assert far["mail-trades"] == ["-CW", "-AA"]
+    pairs = {
+        one.column.title: one.interval for one in table.comparisons if one.contrast.title == "mail-trades - trades"
+    }
+    assert {title: interval[0] > 0 for title, interval in pairs.items()} == {
+        "NAT": False,
+        "PGD": True,
+        "APGD": True,
+        "CW": False,
+        "AA": False,
+    }
+    for line in table.lines:
+        first = next(cell for cell in line.cells if cell.column.is_part)
+        if first.mean is not None and (paper := line.row.published.get("AA")):
+            bound = 100 * agreement_bound(paper[1] / 100, 1, first.mean / 100, first.num_examples)
+            assert abs(first.mean - paper[0]) <= bound, f"{line.row.id} is beyond on the first 1,000 images too"
 
 
 def test_claims_are_counted_and_listed(parts: Any, tmp_path: Path) -> None:
