@@ -56,7 +56,9 @@ def test_a_command_that_train_shows_can_be_pasted(program: Program) -> None:
 def test_a_run_whose_pictures_stayed_in_files_is_judged_like_any_other(program: Program) -> None:
     pictures(Path("pics"), "cat", "dog")
     asked = ("--data", "folder:pics", "--method", "mail-at", "--out", "run", "--dynamics", *QUICK)
-    assert program("train", *asked, "--placement", "files").code == 0
+    trained = program("train", *asked, "--placement", "files")
+    assert trained.code == 0
+    assert "training pictures once, to fingerprint the data" in trained.out
     judged = program("evaluate", "run", "--attacks", "nat")
     assert judged.code == 0, judged.err
     seen = program("inspect", "run", "--json", "seen.json").out

@@ -111,6 +111,12 @@ def test_random_weights_are_said(program: Program) -> None:
         "evaluate", "--model", "small-cnn", "--data", "digits", "--attacks", "nat", "--num-examples", "9"
     ).out
     assert "no --checkpoint is given: small-cnn is judged with random weights" in said
+    Path("nets").mkdir()
+    Path("nets/small.py").write_text(NET, encoding="utf-8")
+    said = program(
+        "evaluate", "--model", "nets.small:build", "--data", "digits", "--attacks", "nat", "--num-examples", "9"
+    ).out
+    assert "no --checkpoint is given: nets.small:build is judged with the weights it is built with" in said
 
 
 def test_fine_tuning_and_the_weights_a_run_began_with(program: Program) -> None:

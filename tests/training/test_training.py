@@ -283,6 +283,9 @@ def test_a_checkpoint_that_does_not_fit_or_cannot_be_read(tmp_path: Path) -> Non
     torch.save({"a": threading.Event}, evil)
     with pytest.raises(UsageError, match="cannot be read as weights"):
         fit(tmp_path / "fourth", recipe("at"), checkpoint=evil)
+    evil.write_bytes(b"junk of no kind")
+    with pytest.raises(UsageError, match=r"cannot be read as weights \(it is no file of torch.save"):
+        fit(tmp_path / "fifth", recipe("at"), checkpoint=evil)
 
 
 @pytest.mark.parametrize("name", METHODS)
