@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_runs import StopAfter, fit, let_accuracy_fall, recipe
+from training_runs import Listener, StopAfter, fit, let_accuracy_fall, recipe
 
 from probmargin.runs.run import open_run
 from probmargin.training.loop import Interrupted
@@ -34,12 +34,15 @@ def test_monitors_that_a_resume_asks_for_first_are_labelled(tmp_path: Path) -> N
 
 def test_monitors_of_an_earlier_start_stay_labelled(tmp_path: Path) -> None:
     first = begun(tmp_path / "first", monitor="pgd-20:20", monitor_every=1)
-    fit(first, recipe("at"), resume=True, monitor="cw:10", monitor_every=1)
+    fit(first, recipe("at"), resume=True, monitor="cw:10", monitor_every=1, dynamics=True)
     record = open_run(first).record
     assert record["monitors"] == {**LABEL, "counts": {"pgd-20": 20, "cw": 10}}
-    assert record["resumes"][0]["before"] == {"monitors": {**LABEL, "counts": {"pgd-20": 20}}}
+    assert record["resumes"][0]["before"]["monitors"] == {**LABEL, "counts": {"pgd-20": 20}}
+    assert (record["resumes"][0]["before"]["options"]["dynamics"], record["options"]["dynamics"]) == (False, True)
     second = begun(tmp_path / "second", monitor="pgd-20:20", monitor_every=1)
-    fit(second, recipe("at"), resume=True)
+    said = Listener()
+    fit(second, recipe("at"), resume=True, reporter=said)
+    assert "its curves on test images end here: give --monitor again to go on with them" in said.said
     record = open_run(second).record
     assert record["monitors"] == {**LABEL, "counts": {"pgd-20": 20}}
     assert record["options"]["monitor_every"] == 1

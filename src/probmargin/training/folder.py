@@ -154,6 +154,8 @@ class Beginning:
             listed = [*run.record.get("resumes", []), place | changed | before]
             run.update_record(**asked, resumes=listed)
             reporter.say(f"going on from {path.name} of {run.path}")
+            if run.record.get("monitors") and "monitors" not in self.environment:
+                reporter.say("its curves on test images end here: give --monitor again to go on with them")
         return saved
 
     def _asked_anew(self) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -229,6 +229,7 @@ class Training:
             "early_stopping": self.request.early_stopping,
             "monitor_every": self.request.monitor_every,
             "keep_epochs": list(self.request.keep_epochs),
+            "dynamics": self.follows_examples,
         }
         if self.request.checkpoint is not None:
             facts["checkpoint_file"] = str(self.request.checkpoint)
