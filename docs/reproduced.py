@@ -21,14 +21,20 @@ QUESTION = ("mail-trades - trades", "mail-trades - trades-beta5", "mail-trades-o
 """Differences of table 2 that bear on weights against attack."""
 
 
-def _compared(cell: Cell | None) -> str:
-    """Ours, and how it stands to the paper's."""
-    if cell is None or cell.mean is None:
+def _compared(line: Line) -> list[list[str]]:
+    """Ours in every column and, where the paper has the row, its numbers and how ours stand to them."""
+    cells = [cell if cell and cell.mean is not None else None for cell in map(line.cell, TITLES)]
+    rows = [[cell_text(cell) if cell else "-" for cell in cells]]
+    if any(cell and cell.published for cell in cells):
+        rows.append([f"{cell.published[0]:.2f}" if cell and cell.published else "-" for cell in cells])
+        rows.append([_distance(cell) for cell in cells])
+    return rows
+
+
+def _distance(cell: Cell | None) -> str:
+    if cell is None or cell.difference is None:
         return "-"
-    if cell.published is None or cell.difference is None:
-        return cell_text(cell)
-    word = "within" if cell.is_within else "**beyond**"
-    return f"{cell_text(cell)}; paper {cell.published[0]:.2f}, {cell.difference:+.2f} {word}"
+    return f"{cell.difference:+.2f} {'within' if cell.is_within else '**beyond**'}"
 
 
 def _measured(tables: list[Table]) -> list[tuple[list[str], Line]]:
@@ -49,15 +55,18 @@ def _measured(tables: list[Table]) -> list[tuple[list[str], Line]]:
 
 
 def reproduced(results: Path) -> str:
-    """Every row with a record: ours, the paper's, the difference, within or beyond."""
+    """Every row with a record, a line each: ours, the paper's, the difference with within or beyond."""
     # Table 2 has the most columns: it comes first, so that the others add only what they print otherwise.
     tables = sorted(kept_tables(results), key=lambda table: table.spec.name != "table2")
     rows = []
     for names, line in _measured(tables):
-        whose = f" (paper: {line.row.published_for})" if line.row.published_for else ""
-        cells = [_compared(line.cell(title)) for title in TITLES]
+        whose = f" for {line.row.published_for}" if line.row.published_for else ""
         where = ", ".join(f"`{name}`" for name in names)
-        rows.append([where, f"`{line.row.id}`{whose}", str(line.trials), *cells])
+        ours, *paper = _compared(line)
+        rows.append([where, f"`{line.row.id}`", str(line.trials), *ours])
+        rows += [
+            ["", name, "", *cells] for name, cells in zip((f"· paper{whose}", "· difference"), paper, strict=False)
+        ]
     if not rows:
         return "No row of any table has a record yet.\n"
     return markdown_table(["tables", "row", "seeds", *TITLES], rows) + "\n"
