@@ -10,6 +10,7 @@ from autoattack_helpers import linear_task, small_budget
 from strategies import images, tiny_net
 from torch import nn
 
+from probmargin.attacks.square import Square
 from probmargin.core.errors import UsageError
 from probmargin.evaluation import opening
 from probmargin.evaluation.autoattack import run_autoattack
@@ -52,6 +53,37 @@ def test_a_chunk_that_does_not_fit_is_halved_for_good() -> None:
     assert sizes[:4] == [50, 25, 12, 6]
     assert room.rows == 6
     assert list(room.in_chunks(torch.arange(3), work, share=9)) == [[0], [1], [2]]
+
+
+class OnCuda(torch.Tensor):
+    """Images of the host that say they lie on a GPU."""
+
+    @property
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        return True
+
+
+@pytest.mark.parametrize(("free", "rows"), [(10**12, 4096), (10**8, 3547)])
+def test_a_thousand_examples_are_attacked_at_once_on_cuda(
+    monkeypatch: pytest.MonkeyPatch, free: int, rows: int
+) -> None:
+    """An image needs 10,000 bytes of the network and 16 times its own 256 beside; half of what is free is taken."""
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 0)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 32 * 10_000)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))
+    x = torch.rand(40, 1, 8, 8).as_subclass(OnCuda)
+    room = find_room(lambda images: images.flatten(1), x, None)
+    assert (room.rows, room.at_once(), room.at_once(9)) == (rows, 1000, rows // 9)
+
+
+@pytest.mark.parametrize(("batch", "is_cuda", "ahead"), [(1000, True, 2), (500, True, 4), (512, False, 2)])
+def test_square_looks_ahead_as_far_as_a_pass_has_room(batch: int, is_cuda: bool, ahead: int) -> None:
+    x = torch.zeros(batch, 1, 1, 1)
+    given = x.as_subclass(OnCuda) if is_cuda else x
+    assert Square()._ahead(60, batch, given) == ahead
+    assert Square()._ahead(60, 8, given) == 8
+    assert Square()._ahead(10, 8, given) == 1
 
 
 def test_one_image_that_does_not_fit_is_the_end() -> None:

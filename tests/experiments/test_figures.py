@@ -25,6 +25,7 @@ from probmargin.experiments.weight_functions import measure as weight_functions
 from probmargin.reporting.figures import DRAWINGS
 from probmargin.runs.run import Run, open_run
 
+ROOT = Path(__file__).resolve().parents[2]
 QUICK = tuple(name for name in STUDIES if name != "label-noise")
 
 
@@ -126,6 +127,16 @@ def test_numbers_agree_between_figures(drawn: dict[str, dict[str, Any]]) -> None
     assert table["all"]["PM-nat"]["path_share"] == 0.0
     assert table["all"]["LPS"]["paths"] == 13
     assert table["starts"]["LPS"]["path_share"] > 0.0
+
+
+def test_a_kept_record_is_drawn_again_at_its_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "results" / "figures", tmp_path / "results" / "figures")
+    monkeypatch.chdir(tmp_path)
+    for scale, data in (("full", "cifar10"), ("smoke", "digits")):
+        said: list[str] = []
+        render(request("figure1c", tmp_path / scale, scale=scale), said.append)
+        assert f"; {data}, " in said[0]
+    render(request("weight-functions", tmp_path / "other", scale="full"), said.append)
 
 
 def test_full_scale_names_the_command_that_makes_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
