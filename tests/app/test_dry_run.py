@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from program import Program, program as program
+from program import Program, contents, program as program
 
 TRAIN = ("train", "--data", "digits", "--model", "small-cnn", "--device", "cpu")
 
@@ -60,3 +60,32 @@ def test_one_of_a_thing_is_named_in_the_singular(program: Program) -> None:
 def test_weights_that_never_come_are_named(program: Program) -> None:
     asked = (*TRAIN, "--method", "mail-at", "--epochs", "2", "--out", "run", "--dry-run", "--set", "burn_in_epochs=9")
     assert "burn-in takes 9 epochs and training 2 epochs, so every weight stays one" in program(*asked).out
+
+
+def test_dry_run_refuses_the_forks_that_the_run_would(program: Program, tmp_path: Path) -> None:
+    short = ("--epochs", "5", "--batch-size", "512", "--set", "attack.num_steps=1")
+    assert program(*TRAIN, "--method", "at", *short, "--keep-epochs", "2", "--out", "parent").code == 0
+    (tmp_path / "moved").mkdir()
+    record = json.loads((tmp_path / "parent/record.json").read_text(encoding="utf-8"))
+    (tmp_path / "moved/record.json").write_text(json.dumps({**record, "data_fingerprint": "f"}), encoding="utf-8")
+    (tmp_path / "moved/recipe.json").write_bytes((tmp_path / "parent/recipe.json").read_bytes())
+    common = (*TRAIN, "--method", "at", *short, "--out", "child", "--fork")
+    for fork, further, words in (
+        ("parent", (), "--fork takes RUN@EPOCH"),
+        ("none@1", (), "there is no run at none"),
+        ("parent@3", (), "has not kept its state after 3 epochs"),
+        ("parent@5", (), "nothing is left to train after 5 of 5 epochs"),
+        ("parent@2", ("--set", "lr=0.5"), "in epoch 0 lr is"),
+        ("parent@2", ("--seed", "2"), "seed is 1 there and 2 here"),
+        ("parent@2", ("--normalize",), "model_settings.mean_std is None there"),
+        ("moved@2", (), "data_fingerprint is 'f' there"),
+        ("parent@2", ("--out", "parent"), "already holds a run"),
+    ):
+        program.refuses(words, *common, fork, *further)
+        told = program(*common, fork, *further).err
+        program.refuses(told, *common, fork, *further, "--dry-run")
+    before = contents(tmp_path)
+    result = program(*common, "parent@2", "--dry-run")
+    assert result.code == 0, result.err
+    assert "5 epochs of 3 steps" in result.out
+    assert contents(tmp_path) == before

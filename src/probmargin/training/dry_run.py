@@ -34,15 +34,21 @@ class Asked:
 
 
 def dry_run(method: Method, request: TrainRequest, *, data: str, load: Callable[[], DataSet]) -> str:
-    """Check all that a run was asked for as it would, time a few steps, and say what the whole run would take."""
+    """Check all that a run was asked for as it would, time a few steps, and say what the whole run would take.
+
+    The files of a known data set need not be there, but for a fork: its run must have seen the same images.
+    """
     shape = shape_of(data, load)
-    images = _stand_in(data, shape) if data in SHAPES else load()
+    images = _stand_in(data, shape) if data in SHAPES and not request.fork else load()
     device, notes = pick_device(request.device), _Notes()
     training = Training(method, images, request, notes, World(), device)
     training.introduce()
     if request.monitor is not None:
         parse_monitors(request.monitor, len(images.test))
-    network = training.network()[0].to(device)
+    network, name, settings = training.network()
+    if request.fork:
+        training.beginning(network, name, settings).check()
+    network = network.to(device)
     hardware = Hardware(training.precision, compile=coerce(request.compile, CompileMode, "--compile"))
     line = forecast(method, network, (len(training.images.train), *shape[1:]), hardware)
     return "\n".join([*notes.said, line])

@@ -50,12 +50,8 @@ class Beginning:
         """Claim or reopen the folder; return the state to go on from, None for a fresh start."""
         if self._is_claimed():
             return self._resume(reporter)
-        if self.fork is not None:
-            check_fork(self.fork, self.method, self.identity | self.environment, self.num_examples)
         # Read before anything is written: what the other run lacks is found here.
         legacy = self._legacy(self.fork) if self.fork else None
-        if self.fork is not None and legacy is not None:
-            self._check_fits(self.fork.run, legacy.state)
         self._write(legacy)
         if self.fork is None or legacy is None:
             return None
@@ -68,10 +64,18 @@ class Beginning:
             self.dynamics.write()
         return legacy.hand_over(self.run, self.method)
 
+    def check(self) -> None:
+        """Refuse the folder or the fork that `open` would refuse, and write nothing."""
+        if not self._is_claimed() and self.fork is not None:
+            self._legacy(self.fork)
+
     def _legacy(self, fork: Fork) -> Legacy:
-        """What the other run hands over; the end of burn-in is kept whether asked for or not."""
+        """What the other run hands over, if it fits; the end of burn-in is kept whether asked for or not."""
+        check_fork(fork, self.method, self.identity | self.environment, self.num_examples)
         kept = (*self.wishes.keep_epochs, self.method.burn_in_end)
-        return legacy_of(fork, replace(self.wishes, keep_epochs=kept))
+        legacy = legacy_of(fork, replace(self.wishes, keep_epochs=kept))
+        self._check_fits(fork.run, legacy.state)
+        return legacy
 
     def _is_claimed(self) -> bool:
         """True where an earlier start of the same run is there to go on from."""

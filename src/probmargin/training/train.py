@@ -91,7 +91,32 @@ class Training:
     def carry_out(self, stack: ExitStack) -> tuple[Run, nn.Module]:
         """Open the folder, train, close the record; the folder is held until the stack is closed."""
         self.introduce()
-        model, name, model_settings = self.network()
+        network = self.network()
+        model, beginning = network[0], self.beginning(*network)
+        dynamics, wishes = beginning.dynamics, beginning.wishes
+        if self.request.sync_bn and self.world.size > 1:
+            model = with_sync_bn(model, self.device)
+        saved = self.world.from_writer(lambda: self._open(beginning, stack))
+        state = TrainState.fresh(model.to(self.device), self.method)
+        state.examples = empty_examples(len(self.images.train), self.device)
+        if saved is not None:
+            state.restore(saved)
+        if dynamics is not None:
+            dynamics.read(dynamics.path, state.epoch)
+        if not self.world.is_writer:
+            state.forget_sums()
+        watchers = Watchers(
+            reporter=self.reporter,
+            validation=wishes.validation,
+            monitors=wishes.monitors,
+            dynamics=dynamics,
+            board=Board(self.run.path, state.epoch) if self.world.is_writer else None,
+        )
+        self._fit(state, watchers)
+        return self.run, _trained(state)
+
+    def beginning(self, model: nn.Module, name: str, model_settings: dict[str, Any] | None) -> Beginning:
+        """What decides the folder's contents before the first step; nothing is written yet."""
         identity = {
             "id": self.request.out.name,
             "recipe": self.method.plain(),
@@ -107,8 +132,7 @@ class Training:
         }
         validation, monitors = self._validation(), self._monitors()
         fork = parse_fork(self.request.fork) if self.request.fork else None
-        dynamics = self._dynamics(fork)
-        beginning = Beginning(
+        return Beginning(
             run=self.run,
             method=self.method,
             identity=identity,
@@ -119,28 +143,8 @@ class Training:
             fork=fork,
             wishes=Wishes(validation, monitors, self.request.keep_epochs),
             wrong_labels=self.images.wrong_labels,
-            dynamics=dynamics,
+            dynamics=self._dynamics(fork),
         )
-        if self.request.sync_bn and self.world.size > 1:
-            model = with_sync_bn(model, self.device)
-        saved = self.world.from_writer(lambda: self._open(beginning, stack))
-        state = TrainState.fresh(model.to(self.device), self.method)
-        state.examples = empty_examples(len(self.images.train), self.device)
-        if saved is not None:
-            state.restore(saved)
-        if dynamics is not None:
-            dynamics.read(dynamics.path, state.epoch)
-        if not self.world.is_writer:
-            state.forget_sums()
-        watchers = Watchers(
-            reporter=self.reporter,
-            validation=validation,
-            monitors=monitors,
-            dynamics=dynamics,
-            board=Board(self.run.path, state.epoch) if self.world.is_writer else None,
-        )
-        self._fit(state, watchers)
-        return self.run, _trained(state)
 
     def network(self) -> tuple[nn.Module, str, dict[str, Any] | None]:
         """The model, once it is known to train on these images; its name, and what builds it again."""
@@ -169,15 +173,9 @@ class Training:
         """Say what is imported and what the data is like, before time is spent."""
         check_folder(self.request.out, "--out")
         named = origin(self.request.model) if isinstance(self.request.model, str) else None
-        for line in (
-            named,
-            *self.data.notes,
-            imbalance(self.data),
-            short_reach(self.method),
-            idle_weights(self.method),
-        ):
-            if line:
-                self.reporter.say(line)
+        remarks = (imbalance(self.data), short_reach(self.method), idle_weights(self.method))
+        for line in filter(None, (named, *self.data.notes, *remarks)):
+            self.reporter.say(line)
 
     def _fingerprint(self) -> str:
         """What identifies the data; pictures that stay in files are all read for it, by one process."""
