@@ -21,7 +21,7 @@ def judged(*, weights: str = "w", names: str = "nat,aa", **conditions: Any) -> d
 
 
 def made(evaluation: dict[str, Any] | None, **changes: Any) -> dict[str, Any]:
-    found = record("at", **changes)
+    found = record("at", **{"id": "a", **changes})
     del found["evaluation"]
     return found if evaluation is None else {**found, "evaluation": evaluation}
 
@@ -108,7 +108,7 @@ def test_other_weights_are_another_run_and_a_finished_one_goes_first(tmp_path: P
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     whole = json.dumps(made(judged()))
-    write(tmp_path / "good.json", made(judged()))
+    write(tmp_path / "a.json", made(judged()))
     (tmp_path / "cut.json").write_text(whole[: len(whole) // 2], encoding="utf-8")
     write(tmp_path / "odd.json", {"recipe": {}, "seed": "one"})
     write(tmp_path / "run/record.json", {"id": "run"})
@@ -137,16 +137,24 @@ def test_verdicts_that_are_none_make_a_record_damaged(tmp_path: Path, entry: dic
     assert words in damaged["a"]
 
 
+def test_a_file_named_by_another_id_is_refused_but_a_folder_may_be_renamed(tmp_path: Path) -> None:
+    write(tmp_path / "b.json", made(judged()))
+    write(tmp_path / "c/record.json", made(judged()))
+    refused: dict[str, str] = {}
+    assert [found["id"] for found in read_records([tmp_path], refused)] == ["a"]
+    assert refused == {"b": f"{tmp_path / 'b.json'} is refused: it holds the record of a; name it a.json"}
+
+
 def test_keeping_a_record_loses_nothing_that_a_copy_knows(tmp_path: Path) -> None:
     def kept() -> dict[str, Any]:
-        return dict(json.loads((tmp_path / "blobs-net-at-s1.json").read_text(encoding="utf-8")))
+        return dict(json.loads((tmp_path / "a.json").read_text(encoding="utf-8")))
 
     keep_record(tmp_path, made(judged()))
     keep_record(tmp_path, made(judged(names="nat,cw")))
     assert {"nat", "aa", "cw"} <= kept()["evaluation"].keys()
     keep_record(tmp_path, made(judged(names="nat", weights="new")))
     assert kept()["evaluation"] == judged(names="nat", weights="new")
-    (tmp_path / "blobs-net-at-s1.json").write_text("{", encoding="utf-8")
+    (tmp_path / "a.json").write_text("{", encoding="utf-8")
     keep_record(tmp_path, made(judged()))
     assert kept() == made(judged())
 

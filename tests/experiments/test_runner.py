@@ -218,12 +218,12 @@ def test_an_older_record_without_a_later_setting_still_counts() -> None:
     (found,) = make_plan(request(only=("at",), out=Path("elsewhere")))
     assert not found.is_done
     Path("results").mkdir()
-    Path("results/old.json").write_text(json.dumps(record), encoding="utf-8")
+    Path("results", path.name).write_text(json.dumps(record), encoding="utf-8")
     Path("results/broken.json").write_text("{", encoding="utf-8")
     (found,) = make_plan(request(only=("at",), out=Path("elsewhere")))
     assert found.is_done
     record["recipe"]["nesterov"] = True
-    Path("results/old.json").write_text(json.dumps(record), encoding="utf-8")
+    Path("results", path.name).write_text(json.dumps(record), encoding="utf-8")
     (found,) = make_plan(request(only=("at",), out=Path("elsewhere")))
     assert not found.is_done
 

@@ -40,6 +40,13 @@ def test_a_record_without_a_time_is_of_a_training_that_was_stopped() -> None:
     assert line_of(stopped).remarks == ("record blobs-net-at-s1 refused: training is not finished",)
 
 
+def test_a_record_whose_id_tells_another_seed_is_refused() -> None:
+    line = line_of(record("at", 2, id="blobs-net-at-s1"))
+    assert line.trials == 0
+    assert line.remarks == ("record blobs-net-at-s1 refused: its seed is 2, but its id says 1",)
+    assert line_of(record("at", 2), record("at", 1, id="mine")).trials == 2, "own runs have any name"
+
+
 def test_processes_that_share_their_batch_norm_count_but_not_beside_one_process() -> None:
     shared = record("at", 1, processes=4, sync_bn=True)
     assert line_of(shared).trials == 1

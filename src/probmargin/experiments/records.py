@@ -24,7 +24,8 @@ LARGEST_DYNAMICS = 4 * 2**20
 def read_records(folders: Iterable[Path], damaged: dict[str, str] | None = None) -> list[Record]:
     """All records of runs in these folders, as ID.json or as a run's own record.json; the most complete first.
 
-    Copies of one record are put together. A damaged file raises, or goes into `damaged`: a line by its run.
+    Copies of one record are put together. A file that is damaged, or named by another id than its record's, raises or
+    goes into `damaged`: a line by its run. A run's folder may be renamed.
     """
     paths = [
         path for folder in folders for path in (*sorted(folder.glob("*/record.json")), *sorted(folder.glob("*.json")))
@@ -50,6 +51,8 @@ def _read(path: Path) -> Record | None:
         if not holds_json(path, "recipe", "seed"):
             return None
     record = read_json_object(path, misfit_record)
+    if path.name != "record.json" and path.stem != record["id"]:
+        raise UsageError(f"{path} is refused: it holds the record of {record['id']}; name it {record['id']}.json")
     if record.get("recipe_hash") == canonical_hash(record["recipe"]):
         _complete(record)
     return record

@@ -97,6 +97,9 @@ class RowRecords:
         own = canonical_hash(record["recipe"])
         if record.get("recipe_hash") != own:
             return f"its recipe_hash is {record.get('recipe_hash')}, but its recipe's is {own}"
+        _, mark, number = str(record.get("id")).rpartition("-s")
+        if mark and number.isdecimal() and int(number) != record.get("seed"):
+            return f"its seed is {record.get('seed')}, but its id says {number}"
         if record.get("validation") or record.get("label_noise"):
             return "it was trained with held-out images or wrong labels"
         return deviation(record) or (None if is_finished(record) else "training is not finished")
