@@ -24,9 +24,9 @@ def made_up(row: str, right: int, seed: int = 1, experiment: str = "table2") -> 
     kept = {name: value for name, value in old.items() if not isinstance(value, dict) or name == "versions"}
     kept |= {"protocol": "standard", "eps": 8 / 255, "test_images": IMAGES, "data": "cifar10"}
     kept["weights"] = record["id"]
-    for column in grid.columns:
+    for column in (column for column in grid.columns if column.protocol == "standard"):
         entry = old["pgd-20" if column.attack == "pgd-100" else column.attack]
-        kept[column.attack] = {**entry, "correct": "1" * right + "0" * (IMAGES - right)}
+        kept[column.attack] = {**entry, "attack": column.meaning, "correct": "1" * right + "0" * (IMAGES - right)}
     return {**record, "evaluation": kept}
 
 

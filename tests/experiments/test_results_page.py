@@ -11,7 +11,7 @@ from page_blocks import ROOT
 
 from probmargin.core.errors import UsageError
 from probmargin.experiments.catalogue import STUDIES, find
-from probmargin.experiments.grid import make_grid
+from probmargin.experiments.grid import ScaleName, make_grid
 from probmargin.experiments.records import read_records
 from probmargin.experiments.reproduce import render
 from probmargin.experiments.request import ReproduceRequest
@@ -63,6 +63,25 @@ def test_a_page_is_never_written_in_part(results: Path, changes: dict[str, Any],
     said = drawn(**changes)
     assert results.read_text(encoding="utf-8") == PAGE
     assert said[-1] == (f"printed only: results/README.md has all tables whole, and is written without {options}")
+
+
+def test_a_weakened_attack_in_the_first_row_does_not_decide_what_its_column_means(results: Path) -> None:
+    weak = made_up("at", 1900)
+    weak["evaluation"]["aa"]["attack"]["stages"]["apgd-ce"]["num_steps"] = 5
+    keep(results.parent, weak)
+    drawn()
+    text = results.read_text(encoding="utf-8")
+    assert "cifar10-resnet18-at-s1: aa refused: attack.stages.apgd-ce.num_steps is 5, not 100" in text
+    assert "| 50.00 (±2.19) | 100.00 (±0.19) | 0.00 |" in text
+
+
+@pytest.mark.parametrize("scale", ["full", "smoke"])
+def test_the_columns_mean_what_the_kept_records_were_judged_by(scale: ScaleName) -> None:
+    folder = ROOT / "results" / ("smoke" if scale == "smoke" else "")
+    tables = [build_table(make_grid(one, scale).table(), read_records([folder])) for one in find(None)]
+    told = [line for table in tables for line in (*table.missing, *table.remarks)]
+    assert not [line for line in told if "attack" in line and "refused" in line]
+    assert any(not table.is_empty for table in tables)
 
 
 def test_the_page_has_no_number_without_a_kept_record(results: Path) -> None:

@@ -95,6 +95,13 @@ def test_a_column_is_of_one_test_set() -> None:
     assert "test_images is 9, not 4 as in blobs-net-at-s1" in found.reasons[0]
 
 
+def test_an_attack_is_compared_with_its_meaning_and_not_with_the_first_record() -> None:
+    weak = record("at", evaluation={"aa": {"correct": "1111", "attack": {"name": "aa", "eps": 0.0}}})
+    made = build_table(table(columns=(column("AA", "aa", meaning=AA["attack"]),)), [weak, record("mail-at")])
+    assert [line.cells[0].mean for line in made.lines] == [None, 25.0]
+    assert made.lines[0].cells[0].reasons[0] == f"blobs-net-at-s1: aa refused: attack.eps is 0.0, not {EPS}"
+
+
 def test_one_image_is_one() -> None:
     short = record("at", evaluation={"aa": {**AA, "correct": "1"}})
     found = line_of(short, columns=(column("AA", "aa", first=2),)).cells[0]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from probmargin.core.errors import UsageError, unknown_name
-from probmargin.evaluation.protocol import PROTOCOLS
+from probmargin.evaluation.protocol import PROTOCOLS, make_plan
 from probmargin.experiments.experiment import Column, Experiment, Row
 from probmargin.experiments.published import doubts, published, source
 from probmargin.methods.method import Method
@@ -141,15 +141,18 @@ def _full_column(column: Column, aa_examples: int | None) -> ColumnSpec:
         norm=protocol.norm,
         eps=protocol.eps,
         first=first,
+        meaning=make_plan(column.attack, protocol.norm, protocol.eps, protocol.step_size).meaning(),
     )
 
 
 def _smoke_column(column: Column, aa_examples: int | None) -> ColumnSpec:
+    attack = _SMOKE_ATTACKS.get(column.attack, column.attack)
     return ColumnSpec(
         title=column.title,
-        attack=_SMOKE_ATTACKS.get(column.attack, column.attack),
+        attack=attack,
         protocol="custom",
         norm="Linf",
         eps=DIGITS_SCALE.eps,
         first=(aa_examples or SMOKE_AA_EXAMPLES) if column.attack == "aa" else None,
+        meaning=make_plan(attack, "Linf", DIGITS_SCALE.eps).meaning(),
     )

@@ -167,17 +167,30 @@ def judged(record: Record, column: ColumnSpec) -> tuple[Mapping[str, Any], str]:
     return {}, reasons[0] if reasons else f"{column.attack} was not evaluated under protocol {column.protocol}"
 
 
+def _otherness(record: Record, evaluation: Mapping[str, Any], column: ColumnSpec) -> str:
+    """In what an evaluation is not the record's or not the column's; "" where it is both.
+
+    Its attack must be what today's code means by the name, setting for setting, and not what other records say: those
+    may be the ones that are wrong. A number by what the name meant before is refused too; `evaluate`, which compares
+    the same, makes it anew.
+    """
+    wanted: dict[str, Any] = {"norm": column.norm, "eps": column.eps}
+    # What either side does not say, as in records of before it was written down, is not compared.
+    for key in ("data", "data_fingerprint", "weights"):
+        if record.get(key) is not None and evaluation.get(key) is not None:
+            wanted[key] = record[key]
+    found = {key: evaluation.get(key) for key in wanted}
+    if column.meaning is not None:
+        found["attack"], wanted["attack"] = evaluation[column.attack].get("attack"), column.meaning
+    return next(differing(found, wanted), "")
+
+
 def _shortcoming(record: Record, evaluation: Mapping[str, Any], column: ColumnSpec) -> str:
     """Why an evaluation cannot fill a column; "" where it can."""
     entry = evaluation.get(column.attack)
     if not entry:
         return f"{column.attack} was not evaluated under protocol {column.protocol}"
-    wanted = {"norm": column.norm, "eps": column.eps}
-    # What either side does not say, as in records of before it was written down, is not compared.
-    for key in ("data", "data_fingerprint", "weights"):
-        if record.get(key) is not None and evaluation.get(key) is not None:
-            wanted[key] = record[key]
-    for line in differing({key: evaluation.get(key) for key in wanted}, wanted):
+    if line := _otherness(record, evaluation, column):
         hint = ", so it was judged before its training ended" if line.startswith("weights") else ""
         return f"{column.attack} refused: {line}{hint}"
     if evaluation.get("seed"):
@@ -208,7 +221,7 @@ def verdicts(record: Record, column: ColumnSpec) -> tuple[str, str]:
 
 
 class ColumnProtocol:
-    """One protocol a column: what the first number was measured by, the others must be."""
+    """One test set a column, and one attack where the column does not say what it means: those of the first number."""
 
     def __init__(self, column: ColumnSpec) -> None:
         self.column = column

@@ -18,6 +18,8 @@ class ColumnSpec:
     """Only the first so many test images count; None is all of them."""
     is_part: bool = False
     """Is it cut from another column's verdicts? Then the paper prints nothing for it, and nothing is compared in it."""
+    meaning: Mapping[str, Any] | None = field(default=None, compare=False)
+    """What the attack's name means in today's code, as results store it; None where whoever asks does not say."""
 
     @property
     def label(self) -> str:
