@@ -58,7 +58,7 @@ def test_a_run_whose_pictures_stayed_in_files_is_judged_like_any_other(program: 
     asked = ("--data", "folder:pics", "--method", "mail-at", "--out", "run", "--dynamics", *QUICK)
     trained = program("train", *asked, "--placement", "files")
     assert trained.code == 0
-    assert "training pictures once, to fingerprint the data" in trained.out
+    assert "training pictures: they are read, unless they were and are unchanged" in trained.out
     judged = program("evaluate", "run", "--attacks", "nat")
     assert judged.code == 0, judged.err
     seen = program("inspect", "run", "--json", "seen.json").out

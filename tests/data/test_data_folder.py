@@ -1,14 +1,17 @@
 """Folders of images: layouts, formats, sizes, and what is refused."""
 
+import os
 import shutil
 from pathlib import Path
 
 import numpy as np
+import PIL
 import pytest
 import torch
 from PIL import Image
 
 from probmargin.core.errors import UsageError
+from probmargin.data.files import FileImageSet
 from probmargin.data.folder import load_folder
 from probmargin.data.loader import load
 
@@ -115,6 +118,64 @@ def test_the_first_test_images_are_of_every_class(tmp_path: Path, apart: bool) -
         each = 20 if apart else 100
         file = (tmp_path / "test" if apart else tmp_path) / names[index // each] / f"{index % each:02d}.png"
         assert torch.equal(image, pixels(file))
+
+
+def test_pictures_in_files_are_read_again_for_the_fingerprint_only_where_one_may_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, cache, read = tmp_path / "pictures", tmp_path / "cache", list[int]()
+    gallery(root)
+    picked = load_folder(root, in_files=True).train
+    assert isinstance(picked, FileImageSet)
+    file = picked.files[3]
+    picture = Image.open(file).copy()
+    picture.save(file, compress_level=0)
+    whole = load_folder(root).fingerprint
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    own = FileImageSet.read
+
+    def noted(images: FileImageSet, place: int) -> torch.Tensor:
+        read.append(place)
+        return own(images, place)
+
+    monkeypatch.setattr(FileImageSet, "read", noted)
+
+    def again(size: int | None = None) -> tuple[str, int]:
+        data = load_folder(root, image_size=size, in_files=True)
+        read.clear()
+        return data.fingerprint, len(read)
+
+    assert again() == (whole, 8)
+    assert again() == (whole, 0)
+    assert again(size=5)[1] == 8, "other pixels of the same files"
+    file.touch()
+    assert again() == (whole, 8)
+    kept, before = file.read_bytes(), file.stat()
+    picture.putpixel((0, 0), (1, 2, 3))
+    picture.save(file, compress_level=0)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file.stat().st_size == before.st_size
+    changed, count = again()
+    assert (changed != whole, count) == (True, 8), "its time was set back"
+    file.write_bytes(kept)
+    assert again() == (whole, 8)
+    with monkeypatch.context() as patch:
+        patch.setattr(PIL, "__version__", "0")
+        assert again() == (whole, 8), "another decoder"
+    for place in (cache / "probmargin/fingerprints").iterdir():
+        place.write_text("half")
+    assert again() == (whole, 8)
+    shutil.rmtree(cache)
+    cache.write_text("a file")
+    assert [again(), again()] == [(whole, 8), (whole, 8)], "nothing can be kept"
+
+
+def test_a_picture_that_is_gone_is_named(tmp_path: Path) -> None:
+    gallery(tmp_path)
+    data = load_folder(tmp_path, in_files=True)
+    shutil.rmtree(tmp_path / "cat")
+    with pytest.raises(UsageError, match=r"cannot read the image .*cat.*No such file"):
+        assert data.fingerprint
 
 
 def test_every_format_and_nothing_else(tmp_path: Path) -> None:

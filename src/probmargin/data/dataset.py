@@ -19,6 +19,7 @@ from probmargin.data.checks import (
     check_images as check_images,
     check_pixels,
 )
+from probmargin.data.fingerprint import digest_of, remembered
 from probmargin.data.seeds import stream
 
 _CHUNK = 1024
@@ -72,6 +73,10 @@ class ImageSet:
         for tensor in (self.images, self.labels):
             digest.update(tensor.cpu().contiguous().numpy().data)
 
+    def stamp(self, digest: "hashlib._Hash") -> None:
+        """Add what cannot stay as it is when the examples change, and is had without reading files."""
+        self.mark(digest)
+
     def floats(self, positions: torch.Tensor | None = None) -> torch.Tensor:
         """Return float32 images in [0, 1], of all examples or of these positions."""
         chosen = self.images if positions is None else self.images[positions.to(self.images.device)]
@@ -109,11 +114,15 @@ class DataSet:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return 16 hex digits that change with any pixel or label: sha256 of shapes, images, and labels."""
-        digest = hashlib.sha256()
-        for part in (self.train, self.test):
-            part.mark(digest)
-        return digest.hexdigest()[:16]
+        """Return 16 hex digits that change with any pixel or label: sha256 of shapes, images, and labels.
+
+        What stays in files is read for it once, and again only when a file may have changed.
+        """
+        parts = (self.train, self.test)
+        if not any(part.images.is_meta for part in parts):
+            return digest_of(part.mark for part in parts)[:16]
+        stamp = digest_of(part.stamp for part in parts)
+        return remembered(stamp, lambda: digest_of(part.mark for part in parts)[:16])
 
     def mean_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return each channel's mean and standard deviation over the training pixels in [0, 1].

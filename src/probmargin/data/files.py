@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import PIL
 import torch
 
 from probmargin.core.errors import UsageError
@@ -96,6 +97,19 @@ class FileImageSet(ImageSet):
                 for pixels in readers.map(self.read, range(start, min(start + _SAMPLED, len(self)))):
                     digest.update(pixels.contiguous().numpy().data)
         digest.update(self.labels.cpu().contiguous().numpy().data)
+
+    def stamp(self, digest: "hashlib._Hash") -> None:
+        """Add where the files lie, their sizes and times, and what they are decoded to."""
+        for file in self.files:
+            try:
+                facts = file.stat()
+            except OSError as error:
+                raise Unreadable(file, str(error.strerror)) from error
+            # The second time is the system's own: it moves even where the first is set back.
+            times = (facts.st_mtime_ns, facts.st_ctime_ns)
+            digest.update(repr((os.fsencode(file.absolute()), facts.st_size, times)).encode())
+        # Another decoder may give other pixels.
+        digest.update(repr((PIL.__version__, tuple(self.images.shape), self.labels.tolist())).encode())
 
 
 def unread(count: int, like: torch.Tensor | Sequence[int]) -> torch.Tensor:

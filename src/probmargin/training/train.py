@@ -178,9 +178,12 @@ class Training:
             self.reporter.say(line)
 
     def _fingerprint(self) -> str:
-        """What identifies the data; pictures that stay in files are all read for it, by one process."""
+        """What identifies the data; pictures that stay in files are read for it by one process, unless they were."""
         if isinstance(self.data.train, FileImageSet):
-            self.reporter.say(f"reading all {len(self.data.train):,} training pictures once, to fingerprint the data")
+            count = f"{len(self.data.train):,}"
+            self.reporter.say(
+                f"fingerprinting {count} training pictures: they are read, unless they were and are unchanged"
+            )
         return self.world.from_writer(lambda: self.data.fingerprint)
 
     def _checkpoint(self) -> dict[str, Any] | None:
