@@ -16,6 +16,7 @@ import torch
 from autoattack_helpers import linear_task
 from torch import nn
 
+import probmargin.attacks
 from probmargin.attacks.apgd import APGD
 from probmargin.evaluation import parts as parts_module
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
@@ -172,6 +173,55 @@ def one():
 def other():
     return Net(-1.0)
 """
+
+
+@pytest.mark.parametrize("folder", ["attacks", "core", "evaluation", "models"])
+def test_code_that_verdicts_hang_on_is_told_apart(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("attacks", "core", "evaluation", "models"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "one.py").write_text("", encoding="utf-8")
+    monkeypatch.setattr(probmargin.attacks, "__file__", str(tmp_path / "attacks" / "__init__.py"))
+    before = parts_module.attack_code_hash.__wrapped__()
+    (tmp_path / folder / "one.py").write_text("changed = True\n", encoding="utf-8")
+    assert parts_module.attack_code_hash.__wrapped__() != before
+
+
+HELPED = {
+    "helped_net.py": "from helped.layers import Net\n\n\ndef build():\n    return Net()\n",
+    "helped/__init__.py": "",
+    "helped/layers.py": """
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(64, 10)
+
+    def forward(self, x):
+        from .inputs import ready
+
+        return self.last(ready(x).flatten(1))
+""",
+    "helped/inputs.py": "from .level import LEVEL\n\n\ndef ready(x):\n    return x * LEVEL\n",
+    "helped/level.py": "LEVEL = 1.0\n",
+}
+
+
+@pytest.mark.parametrize("name", HELPED)
+def test_code_that_a_model_imports_is_a_part_of_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for file, text in HELPED.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    model = importlib.import_module("helped_net").build()
+    model(torch.rand(1, 1, 8, 8))
+    before = model_code_hash(model, "helped_net:build")
+    assert model_code_hash(model, "helped_net:build") == before
+    (tmp_path / name).write_text(f"{HELPED[name]}\n# changed\n", encoding="utf-8")
+    assert model_code_hash(model, "helped_net:build") != before
+    for module in [one for one in sys.modules if one.partition(".")[0] in ("helped", "helped_net")]:
+        del sys.modules[module]
 
 
 def test_verdicts_of_the_same_weights_under_other_code_are_not_reused(

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,18 +15,22 @@ from torch import nn
 import probmargin.attacks
 from probmargin.core.records import canonical_hash
 from probmargin.engine.files import write_json
+from probmargin.evaluation.own_code import is_ours, own_files
 from probmargin.evaluation.search import Finding, Parts, Score
 from probmargin.evaluation.verdicts import write_arrays
+
+_JUDGING = ("attacks", "core", "evaluation", "models")
+"""Folders whose code a verdict hangs on."""
 
 
 @functools.cache
 def attack_code_hash() -> str:
-    """Sixteen hex digits that change with any line of the attacks, of what calls them, or of our networks.
+    """Sixteen hex digits that change with any line of the attacks, of what calls them or they call, or of our networks.
 
     Partial results of other code are not reused.
     """
     package = Path(str(probmargin.attacks.__file__)).parents[1]
-    return _files_hash(path for name in ("attacks", "evaluation", "models") for path in (package / name).glob("*.py"))
+    return _files_hash(path for name in _JUDGING for path in (package / name).glob("*.py"))
 
 
 def _files_hash(paths: Iterable[Path], *words: str) -> str:
@@ -42,16 +45,15 @@ def _files_hash(paths: Iterable[Path], *words: str) -> str:
 def model_code_hash(model: nn.Module, name: str) -> str | None:
     """Sixteen hex digits that change with the files a user's model is written in; None for networks of ours.
 
-    The same weights under another forward pass are another model.
+    The same weights under another forward pass are another model, be it in a file that the model's own imports.
     """
     modules = {type(module).__module__ for module in model.modules()}
     if ":" in name:
         modules.add(name.partition(":")[0])
-    foreign = sorted(one for one in modules if one.partition(".")[0] not in ("torch", "probmargin"))
+    foreign = sorted(one for one in modules if not is_ours(one))
     if not foreign:
         return None
-    files = (getattr(sys.modules.get(one), "__file__", None) for one in foreign)
-    return _files_hash((Path(file) for file in files if file and Path(file).is_file()), name, repr(model))
+    return _files_hash(own_files(foreign), name, repr(model))
 
 
 def weights_hash(model: nn.Module) -> str:
