@@ -98,12 +98,30 @@ def test_missing_and_foreign_shards_are_refused(run: Path) -> None:
         merge(run)
 
 
+def test_shards_of_fewer_images_are_refused(run: Path) -> None:
+    attacks = ("nat", "pgd-1")
+    evaluate_subject(request(run, attacks=attacks, shard="1/2", num_examples=10), silent)
+    evaluate_subject(request(run, attacks=attacks, shard="2/2", num_examples=14), silent)
+    with pytest.raises(UsageError, match="leave images out: evaluate each with the same --num-examples"):
+        merge(run)
+    evaluate_subject(request(run, attacks=attacks, shard="1/2", num_examples=14), silent)
+    assert merge(run)[0]["num_examples"] == 14
+
+
+def test_a_shard_without_a_place_is_refused_before_it_is_judged(tmp_path: Path) -> None:
+    said: list[str] = []
+    asked = EvaluationRequest(model="small-cnn", data="digits", attacks=("nat",), num_examples=9, device="cpu")
+    with pytest.raises(UsageError, match="need a place"):
+        evaluate_subject(replace(asked, shard="1/2"), said.append)
+    assert not any(line.startswith("nat:") for line in said)
+    with pytest.raises(UsageError, match=r"probmargin evaluate --out .*none\.json --shard 1/2"):
+        merge(tmp_path / "none.json")
+
+
 def test_shards_of_another_model_lie_beside_its_file(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     asked = EvaluationRequest(model="small-cnn", data="digits", attacks=("nat",), num_examples=9, out=out, device="cpu")
     # The network is built at random, so both shards must come from one start of the generator to belong together.
-    with pytest.raises(UsageError, match="need a place"):
-        evaluate_subject(replace(asked, out=None, shard="1/2"), silent)
     evaluate_subject(asked, silent)
     assert json.loads(out.read_text(encoding="utf-8"))["num_examples"] == 9
     evaluate_subject(replace(asked, shard="1/1"), silent)

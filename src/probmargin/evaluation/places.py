@@ -144,6 +144,8 @@ def merge(path: Path, log: Callable[[str], None] = _silent) -> tuple[dict[str, A
         if apart:
             raise UsageError(f"shards 1 and {shard.index + 1} do not belong together: {apart[0]}; evaluate one again")
     joined = join(parts)
+    if joined.ids.tolist() != list(range(len(joined.ids))):
+        raise UsageError(f"the shards in {place.parts} leave images out: evaluate each with the same --num-examples")
     joined.facts.pop("shard", None)
     joined.facts["hardware"] = ", ".join(dict.fromkeys(part.facts.get("hardware", "") for part in parts))
     joined = place.joined(joined, log)
@@ -157,9 +159,8 @@ def _shards(folder: Path, path: Path) -> list[Shard]:
     found = [re.fullmatch(r"shard-(\d+)-of-(\d+)", file.stem) for file in sorted(folder.glob("shard-*.npz"))]
     shards = [Shard(int(match[1]) - 1, int(match[2])) for match in found if match]
     if not shards:
-        raise UsageError(
-            f"{path} holds no shards; make them with: probmargin evaluate {typed(path)} --shard 1/2, then 2/2"
-        )
+        place = f"--out {typed(path)}" if path.suffix == ".json" else typed(path)
+        raise UsageError(f"{path} holds no shards; make them with: probmargin evaluate {place} --shard 1/2, then 2/2")
     counts = {shard.count for shard in shards}
     if len(counts) > 1:
         kinds = " and ".join(f"shard-*-of-{count}" for count in sorted(counts))

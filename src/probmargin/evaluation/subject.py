@@ -87,7 +87,7 @@ def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, An
     owner = run if run is not None and is_own(run, data) else None
     place = place_of(owner, request.out)
     with process_group(pick_device(request.device)) as world:
-        shard = _shard(request, world)
+        shard = _shard(request, world, place)
         name = str(request.model if run is None else run.record.get("model"))
         work = _Work(request, name, settings, place, shard, local_device(pick_device(request.device), world))
         results, path = work.run(model, data, log if world.is_writer else _silent)
@@ -178,9 +178,13 @@ def first_images(test: ImageSet, count: int | None) -> ImageSet:
     return test.take(range(count))
 
 
-def _shard(request: EvaluationRequest, world: World) -> Shard:
+def _shard(request: EvaluationRequest, world: World, place: Place) -> Shard:
+    """This process's part; whether a shard can be kept is asked before anything is computed."""
     if world.size == 1:
-        return parse_shard(request.shard)
+        shard = parse_shard(request.shard)
+        if shard.count > 1:
+            place.shard_path(shard)
+        return shard
     if request.shard is not None or request.save_adversarial is not None:
         raise UsageError("under torchrun the processes are the shards: leave out --shard and --save-adversarial")
     if request.run is None and request.out is None:
