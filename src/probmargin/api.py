@@ -208,12 +208,14 @@ def evaluate(
     attacks: str | Sequence[str] = ("nat", "pgd-20"),
     *,
     norm: Norm = "Linf",
-    eps: float = 8 / 255,
+    eps: float | None = None,
     device: str = "cpu",
     batch_size: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Judge a model on tensors or arrays (x, y): result["nat"]["accuracy"], result["pgd-20"]["robust_accuracy"].
+
+    `eps` is 8/255 in L-inf unless given.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     >>> result = evaluate(model, (torch.rand(6, 1, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])), ["nat", "pgd-5"])
@@ -223,12 +225,14 @@ def evaluate(
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise UsageError(f"evaluate takes images and labels as (x, y), not {type(data).__name__}: collect them first")
     check_is_network(model)
-    attacks = tuple(attacks.split(",")) if isinstance(attacks, str) else attacks
+    if eps is None and norm != "Linf":
+        raise UsageError(f"eps 8/255 is a radius in Linf: pass eps as well as norm={norm!r}")
+    attacks = tuple(name.strip() for name in attacks.split(",")) if isinstance(attacks, str) else attacks
     x, labels = as_tensor(data[0], "images"), as_tensor(data[1], "labels")
     one_class = labels.numel() > 0 and not labels.is_floating_point() and bool(labels.min() == labels.max())
     check_images(x, labels, num_classes=max(2, int(labels.max()) + 1) if one_class else None)
     chosen = pick_device(device)
-    settings = EvaluationSettings(norm=norm, eps=eps, seed=seed, batch_size=batch_size)
+    settings = EvaluationSettings(norm=norm, eps=8 / 255 if eps is None else eps, seed=seed, batch_size=batch_size)
     on_device = model.to(chosen)
     check_keeps_images(on_device, tuple(x.shape[1:]), type(model).__name__)
     if not set(attacks) <= WITHOUT_GRADIENTS:

@@ -199,6 +199,14 @@ def test_norms_are_spelled_one_way(norm: Any) -> None:
         pm.evaluate(tiny_net().eval(), (x, labels), ["pgd-5"], norm=norm)
 
 
+def test_a_radius_belongs_to_its_norm() -> None:
+    data = images(2, 4, size=8)
+    with pytest.raises(pm.UsageError, match=r"eps 8/255 is a radius in Linf: pass eps as well as norm='L2'"):
+        pm.evaluate(tiny_net().eval(), data, ["pgd-5"], norm="L2")
+    assert pm.evaluate(tiny_net().eval(), data, "nat, pgd-5", norm="L2", eps=0.5)["pgd-5"]["attack"]["eps"] == 0.5
+    assert pm.evaluate(tiny_net().eval(), data, ["pgd-5"])["eps"] == 8 / 255
+
+
 def test_evaluate_refuses_what_it_cannot_judge() -> None:
     test = blobs().test
     data = (test.floats(), test.labels)

@@ -242,6 +242,7 @@ def test_wrong_use_is_one_line_and_exit_code_2(
         (("--model", "small-cnn", "--data", "digits", "--attacks", "pgd20"), "did you mean pgd-20"),
         (("--model", "small-cnn", "--data", "digits", "--eps", "8"), "(0, 1]"),
         (("--model", "small-cnn", "--data", "digits", "--norm", "L1"), "--norm"),
+        (("--model", "small-cnn", "--data", "digits", "--norm", "L2"), "eps 0.03137 is a radius in Linf"),
         (("--model", "small-cnn", "--data", "digits", "--protocol", "standart"), "did you mean standard"),
         (("--model", "small-cnn", "--data", "digits", "--num-examples", "9999"), "from 1 to 360"),
         (("--model", "small-cnn", "--data", "digits", "--shard", "3/2"), "such as 2/5"),

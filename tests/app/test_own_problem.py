@@ -111,6 +111,7 @@ def test_random_weights_are_said(program: Program) -> None:
         "evaluate", "--model", "small-cnn", "--data", "digits", "--attacks", "nat", "--num-examples", "9"
     ).out
     assert "no --checkpoint is given: small-cnn is judged with random weights" in said
+    assert "no --out is given: results are printed and not kept" in said
     Path("nets").mkdir()
     Path("nets/small.py").write_text(NET, encoding="utf-8")
     said = program(

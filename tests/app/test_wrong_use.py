@@ -229,6 +229,8 @@ EVALUATIONS = [
     ("from 1 to 360", ("--num-examples", "0")),
     ("did you mean standard", ("--protocol", "standart")),
     ("--norm", ("--norm", "L1")),
+    ("is a radius in Linf: give --eps as well as --norm L2", ("--norm", "L2")),
+    ("'' is not a number", ("--eps", "")),
     ("such as 2/5", ("--shard", "5/2")),
     ("choose another --out", ("--out", "/proc/results.json")),
     ("is a folder, not a file", ("--out", "run")),

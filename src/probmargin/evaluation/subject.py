@@ -86,6 +86,8 @@ def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, An
         make_plan(name, settings.norm, settings.eps)
     owner = run if run is not None and is_own(run, data) else None
     place = place_of(owner, request.out)
+    if place.results is None:
+        log("no --out is given: results are printed and not kept, and what is stopped begins anew")
     with process_group(pick_device(request.device)) as world:
         shard = _shard(request, world, place)
         name = str(request.model if run is None else run.record.get("model"))
@@ -247,14 +249,17 @@ def settings_of(request: EvaluationRequest, run: Run | None, total: int) -> Eval
         raise unknown_name("protocol", request.protocol, PROTOCOLS)
     standard = PROTOCOLS["standard"]
     chosen = PROTOCOLS[request.protocol] if request.protocol else None
-    if chosen and (request.eps or request.norm or request.num_examples):
+    if chosen and any(asked is not None for asked in (request.eps, request.norm, request.num_examples)):
         raise UsageError(
             f"protocol {chosen.name} fixes norm, eps and images: leave out --norm, --eps and --num-examples"
         )
     trained = run.recipe.attack if run else None
-    norm = chosen.norm if chosen else coerce(request.norm or getattr(trained, "norm", standard.norm), Norm, "--norm")
-    eps = parse_number(request.eps) if request.eps else float(getattr(trained, "eps", standard.eps))
-    eps = chosen.eps if chosen else eps
+    own = chosen or trained
+    own_norm, own_eps = getattr(own, "norm", standard.norm), float(getattr(own, "eps", standard.eps))
+    norm = own_norm if request.norm is None else coerce(request.norm, Norm, "--norm")
+    eps = own_eps if request.eps is None else parse_number(request.eps)
+    if norm != own_norm and request.eps is None:
+        raise UsageError(f"eps {eps:.4g} is a radius in {own_norm}: give --eps as well as --norm {norm}")
     is_standard = (norm, eps) == (standard.norm, standard.eps) and (request.num_examples or total) == total
     return EvaluationSettings(
         norm=norm,
