@@ -265,7 +265,7 @@ def test_wrong_use_is_refused_with_the_fix() -> None:
         run_attack_once("square", model.half(), x, labels, norm="Linf", eps=0.1)
     with pytest.raises(UsageError, match="NaN"):
         run_attack_once(
-            "square", lambda images: torch.full((len(images), 3), torch.nan), x, labels, norm="Linf", eps=0.1
+            "square", lambda images: torch.full((len(images), 10), torch.nan), x, labels, norm="Linf", eps=0.1
         )
     with pytest.raises(UsageError, match=r"0\.\.1"):
         run_attack_once("square", brightness, x, labels + 5, norm="Linf", eps=0.1)

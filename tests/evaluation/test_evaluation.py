@@ -1,5 +1,8 @@
 """Plain evaluation: named attacks, batch sizes, errors."""
 
+import json
+import math
+
 import pytest
 import torch
 from blobs import blobs
@@ -103,3 +106,47 @@ def test_wrong_use_is_answered_in_one_line(change: dict[str, object], words: str
         pm.evaluate(tiny_net(), **arguments)  # type: ignore[arg-type]
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+class Breaks(nn.Module):
+    """Right of all images as they stand; beside them, some logits are what is given."""
+
+    def __init__(self, clean: torch.Tensor, labels: torch.Tensor, beside: list[float]) -> None:
+        super().__init__()
+        self.clean, self.beside = clean, torch.tensor(beside)
+        self.right = 4.0 * nn.functional.one_hot(labels, 3).float()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        apart = (x[:, None] - self.clean).abs().flatten(2).amax(dim=2)
+        logits = self.right[apart.argmin(dim=1)] + 0.0 * x.flatten(1).sum(dim=1, keepdim=True)
+        return torch.where((apart.amin(dim=1) > 1e-6)[:, None], self.beside.expand_as(logits), logits)
+
+
+@pytest.mark.parametrize(
+    ("beside", "broken"),
+    [
+        ([math.nan] * 3, [True, True, True]),
+        ([0.0, math.nan, 0.0], [True, True, True]),
+        ([math.inf, math.inf, 0.0], [True, True, True]),
+        ([math.inf, 0.0, 0.0], [False, True, True]),
+    ],
+)
+def test_no_answer_is_no_robustness(beside: list[float], broken: list[bool]) -> None:
+    labels = torch.arange(3)
+    x = torch.tensor([0.1, 0.5, 0.9]).view(3, 1, 1, 1).expand(3, 1, 2, 2).contiguous()
+    result = pm.evaluate(Breaks(x, labels, beside), (x, labels), ["nat", "pgd-2"], eps=0.05)
+    assert result["nat"]["correct"] == "111"
+    assert result["pgd-2"]["correct"] == "".join("0" if fell else "1" for fell in broken)
+    json.dumps(result, allow_nan=False)
+    confusion = torch.tensor(result["worst_case"]["confusion"])
+    assert int(confusion.diag().sum()) == 3 - sum(broken)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_clean_images_without_an_answer_are_refused(bad: float) -> None:
+    x, labels = torch.rand(4, 1, 2, 2), torch.arange(4) % 3
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    with torch.no_grad():
+        model[1].bias[:] = bad
+    with pytest.raises(UsageError, match="NaN or several infinite logits for 4 of 4 clean images"):
+        pm.evaluate(model, (x, labels), ["nat"])

@@ -20,7 +20,14 @@ from probmargin.core.losses import cross_entropy, is_correct, logit_margin
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels, Logits
 from probmargin.evaluation.audit_rules import RULES, Check, number_or_none
-from probmargin.evaluation.checks import check_logits, is_undefined, is_zero, looks_like_probabilities, output_spread
+from probmargin.evaluation.checks import (
+    check_logits,
+    is_undefined,
+    is_zero,
+    looks_like_probabilities,
+    no_answer,
+    output_spread,
+)
 from probmargin.evaluation.network import made_ready
 from probmargin.evaluation.protocol import build_attack
 from probmargin.evaluation.room import Room, find_room
@@ -65,7 +72,8 @@ class Bench:
         """Which examples withstand these images; a break outside the ball does not count. Remembered by name."""
         logits = self.logits(x_adv)
         inside = inside_threat_model(x_adv, self.x, self.norm, self.eps if eps is None else eps)
-        self.right[name] = is_correct(logits, self.labels) | ~inside
+        right = is_correct(logits, self.labels) & ~no_answer(logits, self.labels)
+        self.right[name] = right | ~inside
         self.loss[name] = float(cross_entropy(logits, self.labels).mean())
         return self.right[name]
 

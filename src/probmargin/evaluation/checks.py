@@ -8,6 +8,7 @@ import torch
 
 from probmargin.attacks.apgd import APGD
 from probmargin.core.errors import UsageError
+from probmargin.core.losses import logit_margin
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels, Logits
 from probmargin.models.checks import looks_like_probabilities as looks_like_probabilities
@@ -35,11 +36,24 @@ def check_logits(logits: Logits, labels: Labels) -> None:
     """Refuse logits that no attack can work with."""
     if logits.ndim != 2 or logits.shape[1] < 2:
         raise UsageError(f"the model must return logits (B, K) with K of 2 or more, not {tuple(logits.shape)}")
-    if bool(logits.isnan().any()):
-        count = int(logits.isnan().any(dim=1).sum())
-        raise UsageError(f"the model returns NaN for {count} of {len(logits)} clean images; check its weights")
     if int(labels.min()) < 0 or int(labels.max()) >= logits.shape[1]:
         raise UsageError(f"the model has {logits.shape[1]} classes; give labels in 0..{logits.shape[1] - 1}")
+    count = int(no_answer(logits, labels).sum())
+    if count:
+        raise UsageError(
+            f"the model returns NaN or several infinite logits for {count} of {len(logits)} clean images; check its "
+            "weights"
+        )
+
+
+def no_answer(logits: Logits, labels: Labels) -> torch.Tensor:
+    """Where a logit is NaN, or the label's and another are infinite alike: which is the largest is then an accident.
+
+    >>> top = torch.inf
+    >>> no_answer(torch.tensor([[top, top], [top, 0.0], [0.0, torch.nan]]), torch.tensor([0, 0, 0])).tolist()
+    [True, False, True]
+    """
+    return logits.isnan().any(dim=1) | logit_margin(logits, labels).isnan()
 
 
 def softmax_warning(logits: Logits) -> list[str]:

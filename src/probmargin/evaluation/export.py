@@ -13,6 +13,7 @@ from probmargin.core.errors import UsageError
 from probmargin.core.frozen import frozen
 from probmargin.core.losses import is_correct
 from probmargin.core.types import Images, Labels
+from probmargin.evaluation.checks import no_answer
 from probmargin.evaluation.room import find_room
 from probmargin.evaluation.search import all_logits, inside_threat_model, perturbation_size
 from probmargin.evaluation.verdicts import Verdicts, write_arrays
@@ -87,7 +88,7 @@ def _judged(
         moved = x_adv.to(device)
         logits = all_logits(call, moved, find_room(call, moved, None)).cpu()
     inside = inside_threat_model(x_adv, x, norm, eps)
-    right = is_correct(logits, labels)
+    right = is_correct(logits, labels) & ~no_answer(logits, labels)
     return {
         "robust_accuracy": float(right.double().mean()),
         "broken": int((~right).sum()),

@@ -18,6 +18,7 @@ from probmargin.core.losses import is_correct, logit_margin, probabilistic_margi
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample
 from probmargin.engine.devices import tf32
+from probmargin.evaluation.checks import no_answer
 from probmargin.evaluation.network import Form, SearchPrecision, Watched
 from probmargin.evaluation.room import Room
 
@@ -45,9 +46,11 @@ class Score:
 
     @classmethod
     def of(cls, logits: Logits, labels: Labels) -> "Score":
-        """Read logits."""
-        pm = probabilistic_margin(logits, labels)
-        return cls(logit_margin(logits, labels).float().cpu(), pm.float().cpu(), logits.argmax(dim=1).cpu())
+        """Read logits; no answer counts as another class, by a margin of 0, and what is infinite becomes finite."""
+        margin, pm = logit_margin(logits, labels), probabilistic_margin(logits, labels)
+        others = logits.nan_to_num(nan=0.0).scatter(1, labels[:, None], -torch.inf)
+        predicted = torch.where(no_answer(logits, labels), others.argmax(dim=1), logits.argmax(dim=1))
+        return cls(margin.float().nan_to_num(nan=0.0).cpu(), pm.float().nan_to_num(nan=0.0).cpu(), predicted.cpu())
 
 
 def all_logits(call: Classifier, x: Images, room: Room) -> Logits:
@@ -189,7 +192,7 @@ def confirm(subject: Subject, rows: torch.Tensor, found: Images) -> Finding:
     with full_float32(x):
         logits = logits_without_gradient(subject.judge, found)
     inside = inside_threat_model(found, x, subject.norm, subject.eps)
-    broken = ~is_correct(logits, labels) & inside
+    broken = (~is_correct(logits, labels) | no_answer(logits, labels)) & inside
     size = perturbation_size(found, x, subject.norm)
     return Finding(rows.cpu(), broken.cpu(), Score.of(logits, labels), size.cpu(), x_adv=found)
 
