@@ -145,8 +145,25 @@ def test_no_answer_is_no_robustness(beside: list[float], broken: list[bool]) -> 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_clean_images_without_an_answer_are_refused(bad: float) -> None:
     x, labels = torch.rand(4, 1, 2, 2), torch.arange(4) % 3
-    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
-    with torch.no_grad():
-        model[1].bias[:] = bad
+    model = nn.Sequential(nn.Flatten(), last := nn.Linear(4, 3))
+    nn.init.constant_(last.bias, bad)
     with pytest.raises(UsageError, match="NaN or several infinite logits for 4 of 4 clean images"):
         pm.evaluate(model, (x, labels), ["nat"])
+
+
+def test_a_gradient_that_vanishes_is_said_where_pgd_alone_judges() -> None:
+    torch.manual_seed(0)
+    x, labels = images(2, 8, size=8)
+    model = tiny_net().eval()
+    labels = model(x).argmax(dim=1)
+    scaled = nn.Sequential(model, scale := nn.Linear(3, 3, bias=False))
+    nn.init.eye_(scale.weight)
+    found = {}
+    for factor in (1.0, 1e6):
+        scale.weight.data *= factor
+        found[factor] = {
+            name: pm.evaluate(scaled, (x, labels), [name], eps=0.01)["warnings"] for name in ("pgd-2", "cw")
+        }
+    assert found[1.0] == {"pgd-2": [], "cw": []}
+    assert found[1e6]["cw"] == []
+    assert "zero ce gradient at the start: gradients may be masked" in found[1e6]["pgd-2"][0]

@@ -14,6 +14,7 @@ from probmargin.attacks.apgd import APGD
 from probmargin.attacks.attack import Attack
 from probmargin.attacks.balls import Norm
 from probmargin.attacks.fab import FAB
+from probmargin.attacks.pgd import PGD
 from probmargin.attacks.square import Square
 from probmargin.core.errors import UsageError, unknown_name
 from probmargin.core.types import Classifier, Images, Labels
@@ -157,10 +158,12 @@ def warnings_before(subject: Subject, stages: Sequence[Stage]) -> list[str]:
             found += randomness_warning(call, x)
         if any(aims(stage.attack) for stage in stages):
             found += class_count_warning(subject.logits.shape[1])
+        probe = APGD(norm=subject.norm, eps=subject.eps)
         if not all(isinstance(stage.attack, Square) for stage in stages):
-            first = ascents[0] if ascents else APGD(norm=subject.norm, eps=subject.eps)
-            found += undefined_gradient_warning(call, x, labels, first)
-        return found + [line for attack in ascents for line in zero_gradient_warning(call, x, labels, attack)]
+            found += undefined_gradient_warning(call, x, labels, ascents[0] if ascents else probe)
+        climbs = any(isinstance(stage.attack, PGD) and stage.attack.loss == "ce" for stage in stages)
+        probes = [*ascents, probe] if climbs else ascents
+        return found + [line for attack in probes for line in zero_gradient_warning(call, x, labels, attack)]
 
     rows = torch.arange(min(_LOOKED_AT, len(subject.x)), device=subject.x.device)
     return next(subject.room.in_chunks(rows, look))
