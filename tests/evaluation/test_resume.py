@@ -224,6 +224,29 @@ def test_code_that_a_model_imports_is_a_part_of_it(name: str, tmp_path: Path, mo
         del sys.modules[module]
 
 
+class Set(nn.Module):
+    """Has settings of every kind beside its weights."""
+
+    def __init__(
+        self, level: float = 1.0, mean: float = 0.0, kept: float = 0.0, names: tuple[str, ...] = ("a",)
+    ) -> None:
+        super().__init__()
+        self.level, self.mean, self.names = level, torch.tensor([mean]), names
+        self.register_buffer("kept", torch.tensor([kept]), persistent=False)
+        self.last = nn.Linear(4, 2)
+
+
+@pytest.mark.parametrize("change", [{"level": 2.0}, {"mean": 0.5}, {"kept": 0.5}, {"names": ("a", "b")}])
+def test_what_layers_are_set_to_is_a_part_of_a_model(change: dict[str, Any]) -> None:
+    model, same, other = Set(), Set(), Set(**change)
+    for one in (same, other):
+        one.load_state_dict(model.state_dict())
+    same.train(not model.training)
+    assert weights_hash(other) == weights_hash(model)
+    assert model_code_hash(same, "mine:build") == model_code_hash(model, "mine:build")
+    assert model_code_hash(other, "mine:build") != model_code_hash(model, "mine:build")
+
+
 def test_verdicts_of_the_same_weights_under_other_code_are_not_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,5 @@
-"""Which files a user's model is written in: those of its modules, and what of the user's own they import."""
+"""What makes a user's model beside its weights: the files it is written in, with what of the user's own they import,
+and what its layers are set to."""
 
 import ast
 import sys
@@ -7,6 +8,9 @@ from collections.abc import Iterable, Iterator
 from importlib.util import resolve_name
 from pathlib import Path
 from types import ModuleType
+
+import torch
+from torch import nn
 
 _OURS = ("torch", "probmargin")
 _INSTALLED = ("site-packages", "dist-packages")
@@ -29,6 +33,33 @@ def own_files(names: Iterable[str]) -> list[Path]:
         files[name] = path
         waiting += [one for one in _imports(module, path) if not _is_installed(_file(sys.modules.get(one)))]
     return list(files.values())
+
+
+def settings_of_layers(model: nn.Module) -> Iterator[bytes]:
+    """Numbers, words and tensors that layers hold beside their weights; a file or a variable may have set them.
+
+    >>> layer = nn.Identity()
+    >>> layer.level = 0.5
+    >>> list(settings_of_layers(layer))
+    [b'.level=0.5']
+    """
+    kept = model.state_dict()
+    for place, layer in model.named_modules():
+        for name, value in sorted({**vars(layer), **layer._buffers}.items()):
+            where = f"{place}.{name}="
+            if name.startswith("_") or name == "training" or where.strip(".=") in kept:
+                continue
+            if isinstance(value, torch.Tensor):
+                yield where.encode() + value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+            elif isinstance(value, bool | int | float | str | bytes | list | tuple):
+                yield f"{where}{_plain(value)}".encode()
+
+
+def _plain(value: object) -> str:
+    """A value in words that are the same in every process; of what is not plain, its kind."""
+    if isinstance(value, list | tuple):
+        return ",".join(_plain(one) for one in value)
+    return repr(value) if isinstance(value, bool | int | float | str | bytes | None) else type(value).__name__
 
 
 def is_ours(name: str) -> bool:

@@ -15,7 +15,7 @@ from torch import nn
 import probmargin.attacks
 from probmargin.core.records import canonical_hash
 from probmargin.engine.files import write_json
-from probmargin.evaluation.own_code import is_ours, own_files
+from probmargin.evaluation.own_code import is_ours, own_files, settings_of_layers
 from probmargin.evaluation.search import Finding, Parts, Score
 from probmargin.evaluation.verdicts import write_arrays
 
@@ -33,19 +33,20 @@ def attack_code_hash() -> str:
     return _files_hash(path for name in _JUDGING for path in (package / name).glob("*.py"))
 
 
-def _files_hash(paths: Iterable[Path], *words: str) -> str:
+def _files_hash(paths: Iterable[Path], *words: bytes) -> str:
     digest = hashlib.sha256()
     for path in sorted(paths):
         digest.update(path.read_bytes())
     for word in words:
-        digest.update(word.encode())
+        digest.update(word)
     return digest.hexdigest()[:16]
 
 
 def model_code_hash(model: nn.Module, name: str) -> str | None:
-    """Sixteen hex digits that change with the files a user's model is written in; None for networks of ours.
+    """Sixteen hex digits that change with the files a user's model is written in, with those of the user's that they
+    import, and with what its layers are set to; None for networks of ours.
 
-    The same weights under another forward pass are another model, be it in a file that the model's own imports.
+    The same weights under another forward pass are another model.
     """
     modules = {type(module).__module__ for module in model.modules()}
     if ":" in name:
@@ -53,7 +54,7 @@ def model_code_hash(model: nn.Module, name: str) -> str | None:
     foreign = sorted(one for one in modules if not is_ours(one))
     if not foreign:
         return None
-    return _files_hash(own_files(foreign), name, repr(model))
+    return _files_hash(own_files(foreign), name.encode(), repr(model).encode(), *settings_of_layers(model))
 
 
 def weights_hash(model: nn.Module) -> str:
