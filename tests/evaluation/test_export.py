@@ -89,3 +89,18 @@ def test_half_a_file_that_a_killed_evaluation_left_goes(trained: Path, tmp_path:
     evaluate_subject(request, lambda _: None)
     assert [path.name for path in tmp_path.glob(".*")] == [f".{file.name}.{os.getppid()}.part"]
     assert len(np.load(file)["x_adv"]) == 4
+
+
+def test_rows_tell_their_place_in_the_data(tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(0)
+    labels = torch.arange(10).repeat_interleave(3).numpy()
+    x = torch.randint(256, (30, 1, 8, 8), generator=draw, dtype=torch.uint8).numpy()
+    np.savez(tmp_path / "mine.npz", x_train=x, y_train=labels, x_test=x, y_test=labels)
+    file = tmp_path / "adversarial.npz"
+    asked = {"model": "small-cnn", "data": f"npz:{tmp_path / 'mine.npz'}", "attacks": ("nat", "fgsm"), "device": "cpu"}
+    out = tmp_path / "result.json"
+    evaluate_subject(EvaluationRequest(**asked, save_adversarial=file, out=out), lambda _: None)  # type: ignore[arg-type]
+    stored = np.load(file)
+    assert not np.array_equal(stored["labels"], labels)
+    assert np.array_equal(stored["labels"], labels[stored["index"]])
+    assert float(np.abs(stored["x_adv"] - x[stored["index"]] / 255).max()) <= 8 / 255 + 1e-6

@@ -136,7 +136,8 @@ class _Work:
         verdicts = replace(verdicts, facts=facts)
         exported = {}
         if self.request.save_adversarial is not None and images is not None:
-            exported = save_adversarial(self.request.save_adversarial, model, test.floats(), images, verdicts)
+            to = self.request.save_adversarial
+            exported = save_adversarial(to, model, test.floats(), images, verdicts, test.index)
             log(export_line(exported))
         return self._write(verdicts, exported, log)
 
