@@ -1,15 +1,17 @@
 """What docs/reproduction.md says about the paper's tables, from the records of runs; docs/tables.py puts it there."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from probmargin.evaluation.autoattack import VERSIONS
 from probmargin.experiments.catalogue import find
 from probmargin.experiments.grid import make_grid
 from probmargin.experiments.records import read_records
 from probmargin.experiments.results_page import kept_tables
 from probmargin.experiments.two_by_two import TWO_BY_TWO
-from probmargin.reporting.compare import Comparison
+from probmargin.reporting.compare import Comparison, compare
 from probmargin.reporting.render import claim_rows
 from probmargin.reporting.render_words import cell_text, comparison_texts
 from probmargin.reporting.study_text import table as markdown_table
@@ -19,6 +21,7 @@ TITLES = ("NAT", "PGD", "APGD", "CW", "AA")
 REWEIGHTED = ("mail-at - at", "gairat - at", "mail-at - gairat")
 QUESTION = ("mail-trades - trades", "mail-trades - trades-beta5", "mail-trades-official-2021 - mail-trades")
 """Differences of table 2 that bear on weights against attack."""
+BEFORE_SQUARE = "two-by-two-before-square-s*.json"
 
 
 def _compared(line: Line) -> list[list[str]]:
@@ -124,6 +127,30 @@ def open_question(results: Path) -> str:
     return f"{text}\nUnder AutoAttack, paired:\n\n{_paired(found, tables['table2'])}"
 
 
+def before_square(results: Path) -> str:
+    """The two-by-two under AutoAttack's first three attacks, whose fourth was not carried through in every row."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob(BEFORE_SQUARE))]
+    rows = {row.id: {} for row in TWO_BY_TWO.rows}  # type: dict[str, dict[int, str]]
+    after: list[list[str]] = []
+    for one in (one for record in found for one in record["rows"]):
+        (name,) = (name for name in rows if one["run"] == f"cifar10-resnet18-{name}-s{one['seed']}")
+        rows[name][one["seed"]] = one["correct"]
+        shares = [one["robust_accuracy"].get(stage) for stage in VERSIONS["standard"]]
+        after.append(
+            [f"`{name}`", str(one["seed"]), *("not run" if share is None else f"{share:.2%}" for share in shares)]
+        )
+    if not after:
+        return "None of these rows has a record yet.\n"
+    column = make_grid(TWO_BY_TWO).columns[4]
+    pairs = [compare(contrast, column, rows) for contrast in TWO_BY_TWO.contrasts]
+    texts = [comparison_texts(one) for one in pairs if one is not None]
+    head = ["row", "seed", *(f"after {stage}" for stage in VERSIONS["standard"])]
+    told = markdown_table(
+        ["difference after fab-t", "points", "images"], [[text[0], text[2], text[3]] for text in texts]
+    )
+    return f"{markdown_table(head, after)}\n\n{told}\n"
+
+
 def reproduction(results: Path) -> str:
     """How much of each table has been run."""
     rows = []
@@ -159,6 +186,7 @@ PARTS: Mapping[str, Callable[[Path], str]] = {
     "verdicts": verdicts,
     "open-question": open_question,
     "reweighting": reweighting,
+    "before-square": before_square,
     "reproduction": reproduction,
     "claims": claims,
     "smoke": smoke,

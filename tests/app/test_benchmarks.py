@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from page_blocks import ROOT
+
+from probmargin.engine.files import write_json
 
 MOST_SLOWED = 0.03
 """What --dynamics may cost a step."""
@@ -28,6 +31,25 @@ def test_make_bench_runs_training_autoattack_and_dynamics() -> None:
     assert ["--digits" in line for line in lines] == [True, False, True]
     named = module("benchmarks", "runs/a", "--data-dir", "data", "--dry-run", "--device", "cpu")
     assert "benchmarks.evaluation runs/a --num-examples 500 --device cpu --data-dir data" in named
+
+
+def test_what_stood_before_square_is_read_from_what_an_evaluation_stored(tmp_path: Path) -> None:
+    run, out = tmp_path / "a-s1", tmp_path / "found.json"
+    told = {"id": "a-s1", "seed": 1, "hardware": "none", "versions": {}, "commit": "none"}
+    write_json(run / "record.json", {**told, "evaluation": {"nat": {"correct": "0111111"}}})
+    write_json(run / "evaluation" / "aa-1" / "identity.json", {"eps": 8 / 255})
+    write_json(run / "evaluation" / "aa-2" / "identity.json", {"eps": 0.031})
+    # Each attack in parts, on what those before it left; Square has not come to the last image.
+    looked = {"apgd-ce": ([1, 2, 3], [4, 5, 6]), "apgd-t": ([2, 3], [5, 6]), "fab-t": ([2, 3, 5],), "square": ([2, 3],)}
+    broken = {"apgd-ce": [1, 4], "apgd-t": [6], "fab-t": [2], "square": []}
+    for stage, parts in looked.items():
+        for ids in parts:
+            path = run / "evaluation" / "aa-1" / f"{stage}@{ids[0]:07d}-{len(ids)}.npz"
+            np.savez(path, ids=np.array(ids), broken=np.isin(ids, broken[stage]))
+    module("benchmarks.before_square", str(run), "--out", str(out))
+    (row,) = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    assert row["correct"] == "0001010"
+    assert row["robust_accuracy"] == {"apgd-ce": 0.5714, "apgd-t": 0.4286, "fab-t": 0.2857}
 
 
 @pytest.mark.parametrize("name", ["training", "evaluation", "dynamics"])

@@ -132,6 +132,27 @@ def test_the_question_stays_open_until_the_two_by_two_is_run(parts: Any, tmp_pat
     assert "| interaction: weights under CE - under KL | AA | +0.30 [" in text
 
 
+def test_what_the_page_says_of_weights_and_attack_in_words_is_so(parts: Any, tmp_path: Path) -> None:
+    assert parts["before-square"](tmp_path) == "None of these rows has a record yet.\n"
+    after, told = parts["before-square"](ROOT / "results").split("\n\n")[:2]
+    assert [cells[-1] == "not run" for cells in cells_of(after)] == [False, False, True, True]
+    assert [cells[-1] == cells[-2] for cells in cells_of(after)] == [True, True, False, False], "Square broke none"
+    (square,) = (table for table in kept_tables(ROOT / "results") if table.spec.name == "two-by-two")
+    nat = {one.contrast.title: one.interval for one in square.comparisons if one.column.title == "NAT"}
+    robust = {}
+    for cells in cells_of(told):
+        low, high = re.findall(r"[-+]\d+\.\d+", cells[1])[1:]
+        robust[cells[0]] = (float(low), float(high))
+    assert 0 < robust["weights"][0] < 0.5 < robust["weights"][1] < 1
+    assert robust["CE attack"][0] < 0 < robust["CE attack"][1] < 1
+    costs = [
+        square.comparisons[0].difference,
+        *(nat[f"{row} - {row.removeprefix('mail-')}"][0] for row in SQUARE[1::2]),
+    ]
+    assert all(-2.5 < cost < -1 for cost in costs)
+    assert nat["CE attack"][1] < 0
+
+
 def test_the_commands_of_the_page_keep_the_records_it_is_made_from() -> None:
     page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
     commands = re.findall(r"^probmargin reproduce table2 .*--trials.*$", page, re.MULTILINE)

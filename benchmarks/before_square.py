@@ -1,0 +1,73 @@
+"""What AutoAttack's first three attacks left standing, of runs whose fourth, Square, was not carried through.
+
+    python -m benchmarks.before_square RUN RUN ... --out FILE
+
+Reads what an evaluation stored as it went on; an attack counts where it has looked at all that stood before it.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probmargin.engine.files import write_json
+from probmargin.evaluation.autoattack import VERSIONS
+
+STAGES = VERSIONS["standard"]
+
+
+def standing(run: Path) -> dict[str, np.ndarray]:
+    """By attack: which test images are right and were not broken by it or one before it."""
+    record = json.loads((run / "record.json").read_text(encoding="utf-8"))
+    right = np.array([mark == "1" for mark in record["evaluation"]["nat"]["correct"]])
+    (folder,) = (path.parent for path in (run / "evaluation").glob("aa-*/identity.json") if _is_standard(path))
+    found = {}
+    for stage in STAGES:
+        looked, broken = np.zeros_like(right), np.zeros_like(right)
+        for path in folder.glob(f"{stage}@*.npz"):
+            with np.load(path) as part:
+                looked[part["ids"]], broken[part["ids"][part["broken"]]] = True, True
+        if not looked[right].all():
+            break
+        right = right & ~broken
+        found[stage] = right
+    return found
+
+
+def _is_standard(path: Path) -> bool:
+    """Is this AutoAttack at 8/255?"""
+    eps: float = json.loads(path.read_text(encoding="utf-8"))["eps"]
+    return abs(eps - 8 / 255) < 1e-9
+
+
+def row(run: Path) -> dict[str, Any]:
+    """A run's accuracies after each attack, and who stands after the third."""
+    record = json.loads((run / "record.json").read_text(encoding="utf-8"))
+    found = standing(run)
+    return {
+        "run": record["id"],
+        "seed": record["seed"],
+        "robust_accuracy": {stage: round(float(right.mean()), 4) for stage, right in found.items()},
+        "correct": "".join("1" if right else "0" for right in found[STAGES[2]].tolist()),
+    }
+
+
+def main(arguments: list[str]) -> None:
+    """Read, print and save."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    rows = [row(run) for run in options.runs]
+    for one in rows:
+        sys.stdout.write(f"{one['run']}: {one['robust_accuracy']}\n")
+    record = json.loads((options.runs[0] / "record.json").read_text(encoding="utf-8"))
+    told = {key: record[key] for key in ("hardware", "versions", "commit", "seed")}
+    write_json(options.out, {"id": options.out.stem, "rows": rows, **told})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
