@@ -37,6 +37,12 @@ def tasks() -> dict[str, Task]:
     return {entry.task.id: entry.task for entry in make_plan(request)}
 
 
+def all_right() -> dict[str, Any]:
+    """An evaluation of one image that every attack leaves right."""
+    entries = {one.attack: {"correct": "1", "attack": one.meaning} for one in make_grid(TINY, "smoke").columns}
+    return {"protocol": "custom", "norm": "Linf", "eps": 0.15, "test_images": 1, **entries}
+
+
 def lay(task: Task, *states: int, **record: Any) -> None:
     """Leave the folder of a run that has come to its last state; with `train_seconds` it has ended."""
     run, recipe = task.run, record.pop("recipe", task.recipe.plain())
@@ -74,11 +80,9 @@ def test_a_trained_run_has_the_states_that_are_there() -> None:
 
 def test_what_is_done_elsewhere_comes_to_no_further_state() -> None:
     at = tasks()[AT]
-    column = {"correct": "1", "attack": "a"}
     done = {"id": AT, "recipe": at.recipe.plain(), "recipe_hash": at.recipe.hash(), "seed": 1, "train_seconds": 1.0}
-    judged = {"protocol": "custom", "norm": "Linf", "eps": 0.15, "test_images": 1, "nat": column, "pgd-2": column}
     Path("results").mkdir()
-    record = {**done, "data": "digits", "model": "small-cnn", "evaluation": judged}
+    record = {**done, "data": "digits", "model": "small-cnn", "evaluation": all_right()}
     Path(f"results/{AT}.json").write_text(json.dumps(record), encoding="utf-8")
     lay(at, 2, 3)
     assert tasks()[MAIL].parent == Parent(run=AT, epochs=3)
@@ -161,13 +165,11 @@ def test_an_older_run_without_a_later_setting_is_trained() -> None:
 
 def test_the_plan_names_a_record_that_the_table_leaves_out() -> None:
     grid = make_grid(TINY, "smoke", only=("at",), trials=2)
-    column = {"correct": "1", "attack": "a"}
-    judged = {"protocol": "custom", "norm": "Linf", "eps": 0.15, "test_images": 1, "nat": column, "pgd-2": column}
     recipe = grid.recipes["at"]
     shared = {"recipe": recipe.plain(), "recipe_hash": recipe.hash(), "data": "digits", "model": "small-cnn"}
     records = [
         {"id": f"digits-small-cnn-at-s{seed}", "seed": seed, "precision": precision, "train_seconds": 1.0, **shared}
-        | {"evaluation": judged}
+        | {"evaluation": all_right()}
         for seed, precision in ((1, "fp32"), (2, "bf16"))
     ]
     first, second = plan_runs([grid], Place(out=Path("runs")), records)
