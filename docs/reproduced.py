@@ -137,7 +137,7 @@ def before_square(results: Path) -> str:
         rows[name][one["seed"]] = one["correct"]
         shares = [one["robust_accuracy"].get(stage) for stage in VERSIONS["standard"]]
         after.append(
-            [f"`{name}`", str(one["seed"]), *("not run" if share is None else f"{share:.2%}" for share in shares)]
+            [f"`{name}`", str(one["seed"]), *("unfinished" if share is None else f"{share:.2%}" for share in shares)]
         )
     if not after:
         return "None of these rows has a record yet.\n"

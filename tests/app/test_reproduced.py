@@ -135,7 +135,7 @@ def test_the_question_stays_open_until_the_two_by_two_is_run(parts: Any, tmp_pat
 def test_what_the_page_says_of_weights_and_attack_in_words_is_so(parts: Any, tmp_path: Path) -> None:
     assert parts["before-square"](tmp_path) == "None of these rows has a record yet.\n"
     after, told = parts["before-square"](ROOT / "results").split("\n\n")[:2]
-    assert [cells[-1] == "not run" for cells in cells_of(after)] == [False, False, True, True]
+    assert [cells[-1] == "unfinished" for cells in cells_of(after)] == [False, False, True, True]
     assert [cells[-1] == cells[-2] for cells in cells_of(after)] == [True, True, False, False], "Square broke none"
     (square,) = (table for table in kept_tables(ROOT / "results") if table.spec.name == "two-by-two")
     nat = {one.contrast.title: one.interval for one in square.comparisons if one.column.title == "NAT"}
