@@ -96,6 +96,8 @@ class DataSet:
     """What a user should know of how it was read."""
     train_files: tuple[str, ...] = ()
     """Where images are files, the name at each `index` of a training image."""
+    open_ended: bool = False
+    """May a model know more classes? The labels of test images alone do not tell."""
 
     @property
     def num_classes(self) -> int:

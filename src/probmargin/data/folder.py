@@ -15,6 +15,7 @@ from probmargin.core.shell import typed
 from probmargin.core.words import counted
 from probmargin.data.dataset import DataSet, ImageSet
 from probmargin.data.files import FileImageSet, Unreadable, free_memory, raise_together, unread
+from probmargin.data.judged import no_images
 from probmargin.data.order import mixed
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
@@ -49,7 +50,12 @@ class _Format:
 
 
 def load_folder(
-    path: Path, *, image_size: int | None = None, grayscale: bool | None = None, in_files: bool | None = None
+    path: Path,
+    *,
+    image_size: int | None = None,
+    grayscale: bool | None = None,
+    in_files: bool | None = None,
+    needs_train: bool = True,
 ) -> DataSet:
     """Load PATH/train/CLASS/* and PATH/test/CLASS/*, or PATH/CLASS/* with 20 % of each class as the test set.
 
@@ -59,7 +65,8 @@ def load_folder(
     pictures are the 20 % hangs on CLASS/NAME alone, so one that is added moves at most one other of its class. Test
     images come in a mixed order, always the same, so that the first N are a fair sample; `index` is the place in the
     order of the files. With `in_files`, or where they would take more than half of the free memory, training images
-    stay in their files and are read when a batch asks for them.
+    stay in their files and are read when a batch asks for them. Unless it `needs_train`, PATH/test/CLASS/* alone will
+    do; there a class without pictures keeps its number by an empty folder.
     """
     path = path.expanduser()
     if not path.is_dir():
@@ -68,15 +75,9 @@ def load_folder(
         raise UsageError(f"image size {image_size} is too small: pass at least 1")
     if image_size is not None and image_size > _LARGEST:
         raise UsageError(f"image size {image_size} is too large: pass at most {_LARGEST}")
-    has_train, has_test = (path / "train").is_dir(), (path / "test").is_dir()
-    if has_train != has_test:
-        have, need = ("train", "test") if has_train else ("test", "train")
-        raise UsageError(
-            f"{path} holds {have}/ but no {need}/: add it, or give folder:{typed(path / have)}, "
-            "of which 20 % become the test set"
-        )
-    roots = [path / "train", path / "test"] if has_train else [path]
-    listings = [_list(root) for root in roots]
+    roots = _roots(path, needs_train)
+    is_judged = roots == [path / "test"]
+    listings = [_list(root, may_be_empty=is_judged) for root in roots]
     classes = tuple(listings[0])
     if len(listings) == 2 and tuple(listings[1]) != classes:
         odd = sorted(set(classes) ^ set(listings[1]))
@@ -88,11 +89,28 @@ def load_folder(
     if in_files is None:
         in_files = len(files) * target.values > free_memory() // 2
     parts: list[ImageSet] = [_unread(listing, target) for listing in listings]
+    notes = tuple(filter(None, (_resized(files, target, image_size), _skipped(listings, path))))
+    if is_judged:
+        test = mixed(parts[0]).to("cpu")
+        return DataSet(f"folder:{path}", no_images(test), test, classes, notes)
     train, test = parts if len(parts) == 2 else _split(parts[0], listings[0], path)
-    notes = (_resized(files, target, image_size), _skipped(listings, path))
     train, test = train if in_files else train.to("cpu"), mixed(test).to("cpu")
     names = tuple(f"{name}/{file.name}" for name, group in listings[0].items() for file in group)
-    return DataSet(f"folder:{path}", train, test, classes, tuple(filter(None, notes)), names)
+    return DataSet(f"folder:{path}", train, test, classes, notes, names)
+
+
+def _roots(path: Path, needs_train: bool) -> list[Path]:
+    """The folders that hold class folders: of both parts, of test images alone, or one that is split here."""
+    has_train, has_test = (path / "train").is_dir(), (path / "test").is_dir()
+    if has_test and not has_train and not needs_train:
+        return [path / "test"]
+    if has_train != has_test:
+        have, need = ("train", "test") if has_train else ("test", "train")
+        raise UsageError(
+            f"{path} holds {have}/ but no {need}/: add it, or give folder:{typed(path / have)}, "
+            "of which 20 % become the test set"
+        )
+    return [path / "train", path / "test"] if has_train else [path]
 
 
 def _resized(files: list[Path], target: _Format, image_size: int | None) -> str:
@@ -130,7 +148,7 @@ def _upright(image: Image.Image) -> tuple[int, int]:
     return (height, width) if image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8) else (width, height)
 
 
-def _list(root: Path) -> dict[str, list[Path]]:
+def _list(root: Path, *, may_be_empty: bool = False) -> dict[str, list[Path]]:
     """Return each class's image files, both sorted by name."""
     folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not folders:
@@ -139,9 +157,11 @@ def _list(root: Path) -> dict[str, list[Path]]:
     for folder in folders:
         images = (file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != ".")
         listing[folder.name] = sorted(images)
-        if not listing[folder.name]:
+        if not listing[folder.name] and not may_be_empty:
             kinds = ", ".join(suffix[1:] for suffix in SUFFIXES)
             raise UsageError(f"class folder {folder} holds no images ({kinds}): add some or remove it")
+    if not any(listing.values()):
+        raise UsageError(f"{root} holds empty class folders alone: put the images in {root}/CLASS/")
     return listing
 
 

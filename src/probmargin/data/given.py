@@ -22,6 +22,8 @@ def as_data_set(
 ) -> DataSet:
     """Make a DataSet of what was given, or say what can be given."""
     if isinstance(data, DataSet):
+        if not len(data.train):
+            raise UsageError(f"{data.name} has test images alone, which serve to judge a model: add training images")
         return data
     if isinstance(data, str | Path):
         return load(data, data_dir or None, download=download, in_files=in_files)

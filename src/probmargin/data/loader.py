@@ -32,12 +32,13 @@ def load(
     download: bool = False,
     image_size: int | None = None,
     in_files: bool | None = None,
+    needs_train: bool = True,
 ) -> DataSet:
     """Load digits, cifar10, cifar100, svhn, folder:PATH or npz:FILE.
 
     CIFAR and SVHN are read from `data_dir`, or else from the folder that PROBMARGIN_DATA names; only with
     `download` are they fetched into it when missing. `image_size` and `in_files` are for folder:PATH. A Path is that
-    of a folder or of an .npz file.
+    of a folder or of an .npz file. To judge a model, test images alone will do: then `needs_train` is False.
     """
     spec = spec if isinstance(spec, str) else f"{'npz' if spec.suffix == '.npz' else 'folder'}:{spec}"
     kind, colon, place = spec.partition(":")
@@ -46,13 +47,13 @@ def load(
             example = next(known for known in DESCRIPTIONS if known.startswith(kind))
             raise UsageError(f"data set {spec!r} names no place: write {example}")
         if kind == "folder":
-            return load_folder(Path(place), image_size=image_size, in_files=in_files)
+            return load_folder(Path(place), image_size=image_size, in_files=in_files, needs_train=needs_train)
     elif colon or spec not in DESCRIPTIONS:
         raise unknown_name("data set", spec, DESCRIPTIONS)
     if image_size is not None:
         raise UsageError(f"an image size is for folder:PATH alone; {kind} has its own: leave it out")
     if kind == "npz":
-        return load_npz(Path(place))
+        return load_npz(Path(place), needs_train=needs_train)
     if kind == "digits":
         return load_digits()
     where = _data_dir(spec, data_dir, download)

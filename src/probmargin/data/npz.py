@@ -9,33 +9,53 @@ import numpy.typing as npt
 
 from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet, from_arrays
+from probmargin.data.judged import from_test_arrays
 from probmargin.data.order import is_by_class, mixed
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
+_JUDGED = (("x_test", "y_test"), ("x", "y"), ("images", "labels"))
+"""What test images alone may be called."""
 
 
-def load_npz(path: Path) -> DataSet:
+def load_npz(path: Path, *, needs_train: bool = True) -> DataSet:
     """Load x_train, y_train, x_test, y_test and, if there, classes (names) from a .npz file.
 
     Images are (N, H, W), (N, H, W, C) or (N, C, H, W), uint8 or floats in [0, 1], which are rounded to
     uint8. Where both axes could be the channels, (N, C, H, W) is meant. Pickled objects are refused.
     Test images that lie class by class come in a mixed order, always the same, so that the first N are a fair sample;
-    `index` is the place in the file. Others keep the file's order.
+    `index` is the place in the file. Others keep the file's order. Unless it `needs_train`, a file may hold x_test and
+    y_test alone, also called x and y, or images and labels.
     """
     path = path.expanduser()
     if not path.is_file():
         raise UsageError(f"{path} does not exist: pass npz:FILE with {', '.join(KEYS)} in it")
     arrays = _read(path)
+    pairs = _pairs(path, arrays, needs_train)
+    last = _channels_last(arrays[pairs[0][0]].shape)
+    parts = [(_channels_first(arrays[x], last), _flat(arrays[y])) for x, y in pairs]
+    classes = tuple(str(name) for name in arrays["classes"].reshape(-1)) if "classes" in arrays else None
+    name = f"npz:{path}"
+    data = (
+        from_test_arrays(name, *parts[0], classes)
+        if len(parts) == 1
+        else from_arrays(name, parts[0], parts[1], classes)
+    )
+    return replace(data, test=mixed(data.test)) if is_by_class(data.test.labels) else data
+
+
+def _pairs(path: Path, arrays: dict[str, npt.NDArray[Any]], needs_train: bool) -> list[tuple[str, str]]:
+    """The names of images and labels, first of the training part and then of the test part."""
+    if not needs_train and not arrays.keys() & {"x_train", "y_train"}:
+        whole = [pair for pair in _JUDGED if arrays.keys() >= set(pair)]
+        if not whole:
+            raise UsageError(f"{path} lacks test images with labels: save it with numpy.savez and x_test, y_test")
+        return whole[:1]
     missing = [key for key in KEYS if key not in arrays]
+    if missing == ["x_train", "y_train"]:
+        raise UsageError(f"{path} has test images alone, which serve to judge a model: add x_train, y_train to train")
     if missing:
         raise UsageError(f"{path} lacks {', '.join(missing)}: save it with numpy.savez and {', '.join(KEYS)}")
-    last = _channels_last(arrays["x_train"].shape)
-    train, test = (
-        (_channels_first(arrays[f"x_{part}"], last), _flat(arrays[f"y_{part}"])) for part in ("train", "test")
-    )
-    classes = tuple(str(name) for name in arrays["classes"].reshape(-1)) if "classes" in arrays else None
-    data = from_arrays(f"npz:{path}", train, test, classes)
-    return replace(data, test=mixed(data.test)) if is_by_class(data.test.labels) else data
+    return [("x_train", "y_train"), ("x_test", "y_test")]
 
 
 def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -45,7 +65,8 @@ def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
             file = np.load(stream, allow_pickle=False)
             if isinstance(file, np.ndarray):
                 raise UsageError(f"{path} is one array, not an .npz: save it with numpy.savez and {', '.join(KEYS)}")
-            return {key: file[key] for key in (*KEYS, "classes") if key in file.files}
+            names = KEYS if set(KEYS) & set(file.files) else tuple(name for pair in _JUDGED for name in pair)
+            return {key: file[key] for key in (*names, "classes") if key in file.files}
     except UsageError:
         raise
     # zipfile, zlib and numpy's header parser each have errors of their own, and all mean the file.

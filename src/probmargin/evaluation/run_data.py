@@ -1,8 +1,11 @@
 """The data a run is judged on: its own, or other data whose classes are the same."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from probmargin.core.errors import UsageError
 from probmargin.core.shell import typed
@@ -14,13 +17,23 @@ KINDS = {known.partition(":")[0] for known in DESCRIPTIONS}
 """Of data that can be loaded by name."""
 
 
-def data_of(run: Run, data: str | None = None, data_dir: Path | None = None, *, download: bool = False) -> DataSet:
+def data_of(
+    run: Run,
+    data: str | None = None,
+    data_dir: Path | None = None,
+    *,
+    download: bool = False,
+    needs_train: bool = True,
+) -> DataSet:
     """The data a run was trained on, in the size it was trained in, or other data with the same classes."""
     record = run.record
     name = data or str(record["data"])
     if data is None and name.partition(":")[0] not in KINDS:
         raise UsageError(f"{run.path} was trained on data from Python ({name}); give the same with --data npz:FILE")
-    found = load(name, data_dir, download=download, image_size=image_size_of(record, name))
+    size = image_size_of(record, name)
+    found = load(name, data_dir, download=download, image_size=size, needs_train=needs_train)
+    if not len(found.train):
+        found = _among(tuple(record.get("class_counts") or ()), found)
     if not is_own(run, found):
         _check_classes(run, found)
     return found
@@ -48,6 +61,15 @@ def check_data(run: Run, data: DataSet, *, is_named: bool, has_out: bool) -> Non
         )
     if not has_out:
         raise UsageError(f"{data.name} is not what {run.path} was trained on: give --out FILE, its own results stay")
+
+
+def _among(own: tuple[str, ...], data: DataSet) -> DataSet:
+    """Test images alone with a run's classes, of which some may not occur; those of other classes stay as they are."""
+    names = own[: data.num_classes] if data.open_ended else data.classes
+    if len(names) < data.num_classes or not set(names) <= set(own):
+        return data
+    numbers = torch.tensor([own.index(name) for name in names])
+    return replace(data, test=replace(data.test, labels=numbers[data.test.labels]), classes=own)
 
 
 def _check_classes(run: Run, data: DataSet) -> None:

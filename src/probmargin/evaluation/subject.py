@@ -31,7 +31,7 @@ from probmargin.evaluation.verdicts import Verdicts
 from probmargin.models.build import build_model, check_model, origin
 from probmargin.models.checks import as_the_model_computes, check_gradient, check_logits
 from probmargin.runs.run import Run, open_run
-from probmargin.runs.weights import with_weights
+from probmargin.runs.weights import classes_of, with_weights
 
 Log = Callable[[str], None]
 
@@ -207,22 +207,42 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
         model, notes = run.load_model()
         for note in notes:
             log(note)
-        found = data_of(run, request.data, request.data_dir, download=request.download)
-        check_model(model, (found.channels, *found.image_size), found.num_classes, str(request.run))
+        found = data_of(run, request.data, request.data_dir, download=request.download, needs_train=False)
+        _say_lowest(found, log)
+        found = _fitting(model, found, str(request.run))
         check_data(run, found, is_named=request.data is not None, has_out=request.out is not None)
         return run, model, found
     if request.model is None or request.data is None:
         raise UsageError("nothing is named to judge: give a run's folder, or --model, --checkpoint and --data")
-    data = load(request.data, request.data_dir, download=request.download, image_size=request.image_size)
+    data = load(
+        request.data, request.data_dir, download=request.download, image_size=request.image_size, needs_train=False
+    )
+    _say_lowest(data, log)
     _say_origin(request.model, log)
     model = build_model(request.model, num_classes=data.num_classes, in_channels=data.channels)
     if request.checkpoint is not None:
+        width = classes_of(request.checkpoint, model) if data.open_ended else None
+        if width is not None and width > data.num_classes:
+            model = build_model(request.model, num_classes=width, in_channels=data.channels)
         model = with_weights(model, request.checkpoint, request.model)
     else:
         whose = "the weights it is built with" if ":" in request.model else "random weights"
         log(f"no --checkpoint is given: {request.model} is judged with {whose}")
-    check_model(model, (data.channels, *data.image_size), data.num_classes, request.model)
-    return None, model, data
+    return None, model, _fitting(model, data, request.model)
+
+
+def _fitting(model: nn.Module, data: DataSet, name: str) -> DataSet:
+    """The data, with as many classes as the model has where test labels alone do not tell."""
+    shape = (data.channels, *data.image_size)
+    width = check_model(model, shape, data.num_classes, name, or_more=data.open_ended)
+    more = tuple(map(str, range(data.num_classes, width)))
+    return replace(data, classes=data.classes + more) if more else data
+
+
+def _say_lowest(data: DataSet, log: Log) -> None:
+    """Class numbers from 1 on, which the labels of test images alone do not betray."""
+    if data.open_ended and int(data.test.labels.min()) == 1:
+        log(f"the lowest label of {data.name} is 1: class numbers start at 0; subtract 1 if yours start at 1")
 
 
 def _say_origin(name: str, log: Log) -> None:

@@ -79,9 +79,11 @@ def changes_its_images(name: str) -> UsageError:
     )
 
 
-def check_model(model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str) -> None:
-    """Refuse a model that does not turn the data's images into one finite logit a class."""
-    _outputs(model, image_shape, num_classes, name)
+def check_model(
+    model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str, *, or_more: bool = False
+) -> int:
+    """Refuse a model that does not turn the data's images into one finite logit a class; say how many it gives."""
+    return _outputs(model, image_shape, num_classes, name, or_more=or_more)[0].shape[1]
 
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -192,7 +194,7 @@ def _check_batch_sizes(model: nn.Module, image_shape: tuple[int, ...], num_class
 
 
 def _outputs(
-    model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str
+    model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str, *, or_more: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Two passes over the same two random images."""
     check_keeps_images(model, image_shape, name)
@@ -211,6 +213,7 @@ def _outputs(
         ) from None
     if not isinstance(first, torch.Tensor):
         raise _not_logits(first, name)
+    num_classes = max(num_classes, first.shape[-1]) if or_more and first.ndim else num_classes
     if tuple(first.shape) != (2, num_classes):
         raise UsageError(
             f"model {name} gives an output of shape {tuple(first.shape)} for 2 images; the data has {num_classes} "

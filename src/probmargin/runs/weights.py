@@ -97,6 +97,14 @@ def with_weights(model: nn.Module, path: Path, name: str, *, new_head: bool | No
     return model
 
 
+def classes_of(path: Path, model: nn.Module) -> int | None:
+    """For how many classes a file's last layer is, where nothing but this number does not fit the model."""
+    weights = _unwrapped(load_weights(path), model)
+    _, target = _around(model, weights)
+    fit = compare(target, weights)
+    return len(weights[next(iter(fit.misshapen))]) if _is_head(fit, target, weights) else None
+
+
 def _unwrapped(weights: Weights, model: nn.Module) -> Weights:
     """Without what stands before all names alike, as where a network was a part of something larger."""
     own = model.state_dict()
