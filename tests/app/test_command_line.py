@@ -18,6 +18,8 @@ from PIL import Image
 from program import Program, program as program
 from safetensors.torch import save_file
 
+from probmargin.engine.checkpoints import load_weights
+from probmargin.models.build import build_model
 from probmargin.runs.run import open_run
 
 TRAIN = ("train", "--data", "digits", "--model", "small-cnn", "--device", "cpu")
@@ -142,6 +144,25 @@ def test_a_model_that_was_not_trained_here(program: Program, tmp_path: Path) -> 
         assert result.code == 0, result.err
         outputs.append(result.out.split("(")[0])
     assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize(("first", "second"), [("model", "ema"), ("state_dict", "ema_state_dict")])
+def test_of_two_networks_in_a_file_it_is_said_which_is_taken(program: Program, first: str, second: str) -> None:
+    model = build_model("small-cnn", num_classes=10, in_channels=1)
+    own, average = model.state_dict(), {"module." + name: tensor * 0 for name, tensor in model.state_dict().items()}
+    optimizer = {"state": {0: {"momentum_buffer": torch.zeros(3)}}, "param_groups": []}
+    torch.save({second: average, "optimizer": optimizer, first: own, "epoch": 3}, "both.pt")
+    torch.save({"optimizer": optimizer, first: own}, "one.pt")
+    line = f"both.pt holds weights under {first}, {second}, and {first} is taken: for others save them alone, "
+    fix = f"torch.save(torch.load('both.pt')['{second}'], 'other.pt')"
+    judge = ("evaluate", "--model", "small-cnn", "--data", "digits", "--attacks", "nat", "--num-examples", "9")
+    for command in (judge, (*TRAIN, "--method", "standard", "--epochs", "1", "--out", "run", "--dry-run")):
+        said = program(*command, "--checkpoint", "both.pt")
+        assert said.code == 0, said.err
+        assert line + fix + "\n" in said.out
+        assert "holds weights under" not in program(*command, "--checkpoint", "one.pt").out
+    torch.save(torch.load("both.pt")[second], "other.pt")
+    assert not any(bool(tensor.any()) for tensor in load_weights(Path("other.pt")).values())
 
 
 def test_bf16_on_a_cpu_is_said_not_to_be(program: Program) -> None:

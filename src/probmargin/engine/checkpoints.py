@@ -135,8 +135,8 @@ _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 """Names under which others' files keep the weights beside other things."""
 
 
-def load_weights(path: Path) -> dict[str, torch.Tensor]:
-    """A state dict from safetensors, or from a PyTorch file read without running code."""
+def load_weights(path: Path, log: Callable[[str], None] = lambda line: None) -> dict[str, torch.Tensor]:
+    """A state dict from safetensors, or from a PyTorch file read without running code; of several, say which one."""
     _check_is_file(path)
     content: Any
     try:
@@ -150,8 +150,9 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
             f"{path} cannot be read as weights ({reason}; pickled code is refused): give safetensors, or "
             "torch.save(model.state_dict(), ...)"
         ) from None
-    while isinstance(content, dict) and any(isinstance(content.get(key), dict) for key in _WRAPPERS):
-        content = next(content[key] for key in _WRAPPERS if isinstance(content.get(key), dict))
+    if line := _beside(content, path):
+        log(line)
+    content = _inside(content)
     tensors = {name: tensor for name, tensor in _items(content) if isinstance(tensor, torch.Tensor)}
     if not tensors:
         raise UsageError(f"{path} holds no weights; save them with torch.save(model.state_dict(), ...)")
@@ -159,8 +160,44 @@ def load_weights(path: Path) -> dict[str, torch.Tensor]:
     for prefix in ("ema/", "model/"):
         if own := {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}:
             return own
-    # What torch.compile and DataParallel put before the names of what they wrap.
-    return {name.replace("_orig_mod.", "").removeprefix("module."): tensor for name, tensor in tensors.items()}
+    return {_bare(name): tensor for name, tensor in tensors.items()}
+
+
+def _bare(name: str) -> str:
+    """Without what torch.compile and DataParallel put before the names of what they wrap."""
+    return name.replace("_orig_mod.", "").removeprefix("module.")
+
+
+def _wrapper(content: Any) -> str | None:
+    """The name under which the weights lie, where they lie deeper."""
+    found = (key for key in _WRAPPERS if isinstance(content, dict) and isinstance(content.get(key), dict))
+    return next(found, None)
+
+
+def _inside(content: Any) -> Any:
+    while key := _wrapper(content):
+        content = content[key]
+    return content
+
+
+def _beside(content: Any, path: Path) -> str | None:
+    """A line on other weights of the same network in a file, such as a moving average."""
+    key = _wrapper(content)
+    if key is None:
+        return None
+    taken = _tensor_names(content[key])
+    others = [str(name) for name, value in content.items() if name != key and taken & _tensor_names(value)]
+    if not others:
+        return None
+    return (
+        f"{path} holds weights under {', '.join([key, *others])}, and {key} is taken: for others save them alone, "
+        f"torch.save(torch.load({str(path)!r})[{others[0]!r}], 'other.pt')"
+    )
+
+
+def _tensor_names(content: Any) -> set[str]:
+    items = _items(_inside(content))
+    return {_bare(name) for name, value in items if isinstance(value, torch.Tensor)}
 
 
 def _check_is_file(path: Path) -> None:

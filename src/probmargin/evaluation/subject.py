@@ -224,7 +224,7 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
         width = classes_of(request.checkpoint, model) if data.open_ended else None
         if width is not None and width > data.num_classes:
             model = build_model(request.model, num_classes=width, in_channels=data.channels)
-        model = with_weights(model, request.checkpoint, request.model)
+        model = with_weights(model, request.checkpoint, request.model, log=log)
     else:
         whose = "the weights it is built with" if ":" in request.model else "random weights"
         log(f"no --checkpoint is given: {request.model} is judged with {whose}")

@@ -51,7 +51,7 @@ def import_weights(request: ImportRequest, log: Log) -> Imported:
         stem = request.out.with_suffix("") if request.out.name else "weights"
         raise UsageError(f"imported weights are written as safetensors: give -o {stem}.safetensors")
     check_is_new(request.out, "-o")
-    weights, mean_std = _read(request)
+    weights, mean_std = _read(request, log)
     model = _network(request.model, weights)
     _check_normalisation(request, weights["conv1.weight"].shape[1])
     fit = compare(model, weights)
@@ -71,10 +71,10 @@ def import_weights(request: ImportRequest, log: Log) -> Imported:
     return Imported(whole.eval(), fit)
 
 
-def _read(request: ImportRequest) -> tuple[Weights, tuple[Numbers, Numbers] | None]:
+def _read(request: ImportRequest, log: Log) -> tuple[Weights, tuple[Numbers, Numbers] | None]:
     """The weights under our names, and the normalisation in the file or on the command line."""
     layout = LAYOUTS[request.layout]
-    weights = load_weights(request.weights)
+    weights = load_weights(request.weights, log)
     found = None
     if layout.normalisation:
         weights, found = split_normalisation(weights)

@@ -1,6 +1,6 @@
 """Weights from a file into a network: what fits, what does not, and normalisation that comes with them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,13 +77,20 @@ def adopt(model: nn.Module, weights: Weights) -> None:
     model.load_state_dict({**own, **fitting})
 
 
-def with_weights(model: nn.Module, path: Path, name: str, *, new_head: bool | None = None) -> nn.Module:
+def with_weights(
+    model: nn.Module,
+    path: Path,
+    name: str,
+    *,
+    new_head: bool | None = None,
+    log: Callable[[str], None] = lambda line: None,
+) -> nn.Module:
     """The model with the weights of a file, inside the normalisation that comes with them.
 
     With `new_head` the last layer is left as the model has it, for as many classes or others; None is where a new
     one makes no sense, since nothing will train it.
     """
-    weights = _unwrapped(load_weights(path), model)
+    weights = _unwrapped(load_weights(path, log), model)
     model, target = _around(model, weights)
     fit = compare(target, weights)
     is_head = _is_head(fit, target, weights)

@@ -1,5 +1,6 @@
 """The network a run begins with."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ from probmargin.runs.weights import mean_std_of, with_weights
 
 
 def make_model(
-    asked: str | nn.Module, data: DataSet, *, seed: int, normalize: bool, checkpoint: Path | None, new_head: bool
+    asked: str | nn.Module,
+    data: DataSet,
+    *,
+    seed: int,
+    normalize: bool,
+    checkpoint: Path | None,
+    new_head: bool,
+    log: Callable[[str], None],
 ) -> tuple[nn.Module, str, dict[str, Any] | None]:
     """The network, its name, and what is needed to build it again (None for an object)."""
     settings: dict[str, Any] | None = None
@@ -27,7 +35,7 @@ def make_model(
     shape = (data.channels, *data.image_size)
     if checkpoint is not None:
         check_model(model, shape, data.num_classes, name)
-        model = with_weights(model, checkpoint, name, new_head=new_head)
+        model = with_weights(model, checkpoint, name, new_head=new_head, log=log)
         if settings is not None and mean_std_of(model) is not None:
             settings["mean_std"] = mean_std_of(model)
     check_trainable(model, shape, data.num_classes, name)

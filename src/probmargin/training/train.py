@@ -155,6 +155,7 @@ class Training:
             normalize=self.request.normalize,
             checkpoint=self.request.checkpoint,
             new_head=self.request.new_head,
+            log=self.reporter.say,
         )
         shape = (self.data.channels, *self.data.image_size)
         alone = 1 if self.request.sync_bn else self.world.size
