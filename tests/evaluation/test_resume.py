@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from autoattack_helpers import linear_task
@@ -224,27 +225,119 @@ def test_code_that_a_model_imports_is_a_part_of_it(name: str, tmp_path: Path, mo
         del sys.modules[module]
 
 
+def test_the_hash_of_a_models_code_hangs_on_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for net, level in (("a", "b"), ("d", "c")):
+        for folder, name, text in (
+            (net, "moved_net", "from moved_level import LEVEL\n"),
+            (level, "moved_level", "LEVEL = 1\n"),
+        ):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / f"{name}.py").write_text(text, encoding="utf-8")
+            monkeypatch.syspath_prepend(tmp_path / folder)
+            sys.modules.pop(name, None)
+        importlib.import_module("moved_net")
+        found.append(model_code_hash(nn.Identity(), "moved_net:build"))
+    assert found[0] == found[1]
+    text = (tmp_path / "c/moved_level.py").read_text()
+    (tmp_path / "c/moved_level.py").write_text((tmp_path / "d/moved_net.py").read_text())
+    (tmp_path / "d/moved_net.py").write_text(text)
+    assert model_code_hash(nn.Identity(), "moved_net:build") != found[0], "the files changed places"
+    for name in ("moved_net", "moved_level"):
+        del sys.modules[name]
+
+
 class Set(nn.Module):
     """Has settings of every kind beside its weights."""
 
-    def __init__(
-        self, level: float = 1.0, mean: float = 0.0, kept: float = 0.0, names: tuple[str, ...] = ("a",)
-    ) -> None:
+    def __init__(self, kept: float = 0.0, **settings: Any) -> None:
         super().__init__()
-        self.level, self.mean, self.names = level, torch.tensor([mean]), names
-        self.register_buffer("kept", torch.tensor([kept]), persistent=False)
+        for name, value in settings.items():
+            setattr(self, name, value)
+        self.register_buffer("_kept", torch.tensor([kept]), persistent=False)
         self.last = nn.Linear(4, 2)
 
 
-@pytest.mark.parametrize("change", [{"level": 2.0}, {"mean": 0.5}, {"kept": 0.5}, {"names": ("a", "b")}])
-def test_what_layers_are_set_to_is_a_part_of_a_model(change: dict[str, Any]) -> None:
-    model, same, other = Set(), Set(), Set(**change)
-    for one in (same, other):
-        one.load_state_dict(model.state_dict())
+@pytest.mark.parametrize(
+    ("one", "another"),
+    [
+        ({"level": 1.0}, {"level": 2.0}),
+        ({"_level": 1.0}, {"_level": 2.0}),
+        ({"mean": torch.tensor([0.0])}, {"mean": torch.tensor([0.5])}),
+        ({"mean": torch.zeros(2, 3)}, {"mean": torch.zeros(3, 2)}),
+        ({"means": [torch.zeros(1)]}, {"means": [torch.ones(1)]}),
+        ({"mean": np.zeros(2)}, {"mean": np.ones(2)}),
+        ({"level": np.float32(1)}, {"level": np.float32(2)}),
+        ({"kept": 0.0}, {"kept": 0.5}),
+        ({"names": ("a",)}, {"names": ("a", "b")}),
+        ({"sizes": [[1, 2], [3]]}, {"sizes": [[1], [2, 3]]}),
+        ({"chosen": {"level": 1.0}}, {"chosen": {"level": 2.0}}),
+        ({"modes": {"a"}}, {"modes": {"b"}}),
+        ({"call": torch.relu}, {"call": torch.tanh}),
+    ],
+)
+def test_what_layers_are_set_to_is_a_part_of_a_model(one: dict[str, Any], another: dict[str, Any]) -> None:
+    model, same, other = Set(**one), Set(**one), Set(**another)
+    for each in (same, other):
+        each.load_state_dict(model.state_dict())
     same.train(not model.training)
     assert weights_hash(other) == weights_hash(model)
     assert model_code_hash(same, "mine:build") == model_code_hash(model, "mine:build")
     assert model_code_hash(other, "mine:build") != model_code_hash(model, "mine:build")
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [("/home/me/net.pt", "/data/net.pt"), ("cuda:0", "cuda:1"), ("cpu", "cuda")],
+)
+def test_a_machines_folders_and_devices_are_no_part_of_a_model(here: str, there: str) -> None:
+    assert model_code_hash(Set(where=here), "mine:build") == model_code_hash(Set(where=there), "mine:build")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [torch.eye(2).to_sparse(), torch.zeros(2, device="meta"), torch.ones(2, dtype=torch.complex64).conj()],
+    ids=["sparse", "meta", "conjugate"],
+)
+def test_a_tensor_of_an_odd_kind_is_no_error(odd: torch.Tensor) -> None:
+    assert model_code_hash(Set(odd=odd), "mine:build") == model_code_hash(Set(odd=odd), "mine:build")
+
+
+KEEPS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last, self.seen, self.passes = nn.utils.weight_norm(nn.Linear(64, 10)), None, 0
+
+    def forward(self, x):
+        self.seen, self.passes = x, self.passes + 1
+        return self.last(x.flatten(1))
+
+def build(num_classes, in_channels):
+    return Net()
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+def test_what_a_pass_leaves_in_a_model_is_no_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "keeps_to_judge.py").write_text(KEEPS, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    torch.save(importlib.import_module("keeps_to_judge").Net().state_dict(), tmp_path / "net.pt")
+    request = EvaluationRequest(
+        model="keeps_to_judge:build",
+        checkpoint=tmp_path / "net.pt",
+        data="digits",
+        num_examples=20,
+        device="cpu",
+        out=tmp_path / "result.json",
+    )
+    for attacks in (("nat",), ("fgsm",)):
+        found, _ = evaluate_subject(replace(request, attacks=attacks), lambda _: None)
+    assert {"nat", "fgsm"} <= set(found)
 
 
 def test_verdicts_of_the_same_weights_under_other_code_are_not_reused(

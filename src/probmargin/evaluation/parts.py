@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,23 +30,22 @@ def attack_code_hash() -> str:
     Partial results of other code are not reused.
     """
     package = Path(str(probmargin.attacks.__file__)).parents[1]
-    return _files_hash(path for name in _JUDGING for path in (package / name).glob("*.py"))
+    paths = (path for name in _JUDGING for path in (package / name).glob("*.py"))
+    return _files_hash({path.relative_to(package).as_posix(): path for path in paths})
 
 
-def _files_hash(paths: Iterable[Path], *words: bytes) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(paths):
-        digest.update(path.read_bytes())
-    for word in words:
-        digest.update(word)
-    return digest.hexdigest()[:16]
+def _files_hash(files: Mapping[str, Path], *words: str) -> str:
+    """Of files by a name that is the same wherever they lie."""
+    contents = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    return hashlib.sha256(repr((sorted(contents.items()), words)).encode()).hexdigest()[:16]
 
 
-def model_code_hash(model: nn.Module, name: str) -> str | None:
+def model_code_hash(model: nn.Module, name: str, built: Mapping[str, str] | None = None) -> str | None:
     """Sixteen hex digits that change with the files a user's model is written in, with those of the user's that they
     import, and with what its layers are set to; None for networks of ours.
 
-    The same weights under another forward pass are another model.
+    The same weights under another forward pass are another model. `built` is what the layers were set to before the
+    first pass: what a pass has changed, as a kept activation or a count, is no setting.
     """
     modules = {type(module).__module__ for module in model.modules()}
     if ":" in name:
@@ -54,7 +53,9 @@ def model_code_hash(model: nn.Module, name: str) -> str | None:
     foreign = sorted(one for one in modules if not is_ours(one))
     if not foreign:
         return None
-    return _files_hash(own_files(foreign), name.encode(), repr(model).encode(), *settings_of_layers(model))
+    now = settings_of_layers(model)
+    settings = sorted(now.items() if built is None else now.items() & built.items())
+    return _files_hash(own_files(foreign), name, repr(model), repr(settings))
 
 
 def weights_hash(model: nn.Module) -> str:

@@ -25,7 +25,7 @@ def audit_subject(
     """Audit what the request names; a run's audit.json lies in its folder, another model's at `out`."""
     if request.out is not None and (request.run is None or request.out.resolve() != _own(request.run).resolve()):
         check_replaces(request.out, "--out", "audit", lambda path: holds_json(path, "verdict", "checks"))
-    run, model, data = open_subject(request, log)
+    run, model, data, _ = open_subject(request, log)
     check_gradient(model, (data.channels, *data.image_size), str(request.run or request.model))
     count = min(NUM_EXAMPLES, len(data.test)) if request.num_examples is None else request.num_examples
     settings = settings_of(replace(request, num_examples=count), run, len(data.test))

@@ -22,6 +22,7 @@ from probmargin.evaluation.checks import SAME_OUTPUT, output_spread
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
 from probmargin.evaluation.export import save_adversarial
 from probmargin.evaluation.network import SearchPrecision
+from probmargin.evaluation.own_code import settings_of_layers
 from probmargin.evaluation.parts import model_code_hash, weights_hash
 from probmargin.evaluation.places import Place, Shard, check_adversarial, check_out, merge, parse_shard, place_of
 from probmargin.evaluation.protocol import PROTOCOLS, make_plan
@@ -76,7 +77,7 @@ def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, An
         check_out(request.out, request.run)
     if request.save_adversarial is not None:
         check_adversarial(request.save_adversarial, request.out)
-    run, model, data = open_subject(request, log)
+    run, model, data, built = open_subject(request, log)
     if run is None:
         _check_outputs(model, data, request)
     if not set(request.attacks) <= WITHOUT_GRADIENTS:
@@ -91,7 +92,7 @@ def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, An
     with process_group(pick_device(request.device)) as world:
         shard = _shard(request, world, place)
         name = str(request.model if run is None else run.record.get("model"))
-        work = _Work(request, name, settings, place, shard, local_device(pick_device(request.device), world))
+        work = _Work(request, name, settings, place, shard, local_device(pick_device(request.device), world), built)
         results, path = work.run(model, data, log if world.is_writer else _silent)
         if world.size == 1:
             return results, path
@@ -110,6 +111,8 @@ class _Work:
     place: Place
     shard: Shard
     device: torch.device
+    built: dict[str, str]
+    """What the model's layers were set to before its first pass."""
 
     def run(self, model: nn.Module, data: DataSet, log: Log) -> tuple[dict[str, Any], Path | None]:
         """Judge the examples of this share and write down what was found."""
@@ -119,7 +122,7 @@ class _Work:
         if self.device.type == "cpu" and self.settings.search in ("bf16", "tf32"):
             log(f"on a CPU searches compute in float32, not in {self.settings.search}")
         identity = {"weights": weights_hash(model), "data_fingerprint": data.fingerprint}
-        if code := model_code_hash(model, self.name):
+        if code := model_code_hash(model, self.name, self.built):
             identity["model_code"] = code
         exports = self.request.save_adversarial is not None
         verdicts, images = judge(
@@ -195,8 +198,11 @@ def _shard(request: EvaluationRequest, world: World, place: Place) -> Shard:
     return Shard(world.rank, world.size)
 
 
-def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.Module, DataSet]:
-    """The run, if it is one, the model and the data; says which file of the user's a model comes from."""
+def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.Module, DataSet, dict[str, str]]:
+    """The run, if it is one, the model, the data, and what the model's layers were set to before its first pass.
+
+    Says which file of the user's a model comes from.
+    """
     if request.run is not None:
         if request.model or request.checkpoint:
             raise UsageError("a run has its own model: give a run's folder, or --model with --checkpoint, not both")
@@ -209,9 +215,10 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
             log(note)
         found = data_of(run, request.data, request.data_dir, download=request.download, needs_train=False)
         _say_lowest(found, log)
+        built = settings_of_layers(model)
         found = _fitting(model, found, str(request.run))
         check_data(run, found, is_named=request.data is not None, has_out=request.out is not None)
-        return run, model, found
+        return run, model, found, built
     if request.model is None or request.data is None:
         raise UsageError("nothing is named to judge: give a run's folder, or --model, --checkpoint and --data")
     data = load(
@@ -228,7 +235,8 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
     else:
         whose = "the weights it is built with" if ":" in request.model else "random weights"
         log(f"no --checkpoint is given: {request.model} is judged with {whose}")
-    return None, model, _fitting(model, data, request.model)
+    built = settings_of_layers(model)
+    return None, model, _fitting(model, data, request.model), built
 
 
 def _fitting(model: nn.Module, data: DataSet, name: str) -> DataSet:
