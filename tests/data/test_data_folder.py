@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import PIL
 import pytest
 import torch
 from PIL import Image
@@ -159,15 +158,41 @@ def test_pictures_in_files_are_read_again_for_the_fingerprint_only_where_one_may
     assert (changed != whole, count) == (True, 8), "its time was set back"
     file.write_bytes(kept)
     assert again() == (whole, 8)
-    with monkeypatch.context() as patch:
-        patch.setattr(PIL, "__version__", "0")
-        assert again() == (whole, 8), "another decoder"
+    for version in ("PIL.__version__", "probmargin.data.files.__version__"):
+        with monkeypatch.context() as patch:
+            patch.setattr(version, "0")
+            assert again() == (whole, 8), "another decoder"
     for place in (cache / "probmargin/fingerprints").iterdir():
         place.write_text("half")
     assert again() == (whole, 8)
     shutil.rmtree(cache)
     cache.write_text("a file")
     assert [again(), again()] == [(whole, 8), (whole, 8)], "nothing can be kept"
+
+
+def test_a_fingerprint_is_made_without_a_home_and_never_kept_in_the_folder_at_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, home, here = tmp_path / "pictures", tmp_path / "home", tmp_path / "here"
+    gallery(root)
+    here.mkdir()
+    monkeypatch.chdir(here)
+    whole = load_folder(root).fingerprint
+    monkeypatch.setenv("HOME", str(home))
+    for chosen in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", chosen)
+        assert load_folder(root, in_files=True).fingerprint == whole
+        assert not list(here.iterdir())
+    assert len(list((home / ".cache/probmargin/fingerprints").iterdir())) == 1
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert load_folder(root, in_files=True).fingerprint == whole
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert load_folder(root, in_files=True).fingerprint == whole
+    assert len(list((tmp_path / "cache/probmargin/fingerprints").iterdir())) == 1
 
 
 def test_a_picture_that_is_gone_is_named(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import PIL
 import torch
 
+from probmargin._version import __version__
 from probmargin.core.errors import UsageError
 from probmargin.data.dataset import ImageSet
 
@@ -108,8 +109,8 @@ class FileImageSet(ImageSet):
             # The second time is the system's own: it moves even where the first is set back.
             times = (facts.st_mtime_ns, facts.st_ctime_ns)
             digest.update(repr((os.fsencode(file.absolute()), facts.st_size, times)).encode())
-        # Another decoder may give other pixels.
-        digest.update(repr((PIL.__version__, tuple(self.images.shape), self.labels.tolist())).encode())
+        # Another decoder, or other code of ours around it, may give other pixels.
+        digest.update(repr((PIL.__version__, __version__, tuple(self.images.shape), self.labels.tolist())).encode())
 
 
 def unread(count: int, like: torch.Tensor | Sequence[int]) -> torch.Tensor:

@@ -5,7 +5,8 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable
-from pathlib import Path
+
+from probmargin.core.cache import cache_folder
 
 
 def digest_of(adds: "Iterable[Callable[[hashlib._Hash], None]]") -> str:
@@ -18,15 +19,17 @@ def digest_of(adds: "Iterable[Callable[[hashlib._Hash], None]]") -> str:
 
 def remembered(stamp: str, make: Callable[[], str]) -> str:
     """The fingerprint that an earlier start made of data with this stamp, or a new one; what cannot be kept is not."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    place = base / "probmargin" / "fingerprints" / stamp
+    folder = cache_folder("fingerprints")
+    if folder is None:
+        return make()
+    place = folder / stamp
     with contextlib.suppress(OSError, ValueError):
         known = place.read_text(encoding="ascii")
         if re.fullmatch("[0-9a-f]{16}", known):
             return known
     found = make()
     with contextlib.suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         aside = place.with_name(f"{stamp}.{os.getpid()}")
         aside.write_text(found, encoding="ascii")
         aside.replace(place)

@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from probmargin.core.cache import cache_folder
 from probmargin.core.fusing import allow_many_compilations
 
 CompileMode = Literal["default", "max-autotune", "off"]
@@ -14,8 +14,9 @@ CompileMode = Literal["default", "max-autotune", "off"]
 
 def use_persistent_cache() -> None:
     """Keep compiled kernels in the user's cache folder, unless a place is already chosen."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(base / "probmargin" / "inductor"))
+    folder = cache_folder("inductor")
+    if folder is not None:
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
 
 
 def compiled(call: Callable[..., Any], mode: CompileMode, *, dynamic: bool = False) -> Callable[..., Any]:
