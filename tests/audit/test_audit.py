@@ -13,8 +13,9 @@ from masks import LowTemperature, NoisyInput, Quantised
 from torch import nn
 
 from probmargin.core.errors import UsageError
-from probmargin.evaluation.audit import audit, lines
+from probmargin.evaluation.audit import Bench, audit, lines
 from probmargin.evaluation.audit_rules import RULES, Check
+from probmargin.evaluation.room import find_room
 from probmargin.evaluation.run_audit import audit_subject
 from probmargin.evaluation.subject import EvaluationRequest
 
@@ -88,6 +89,16 @@ def test_a_check_that_is_no_number_warns() -> None:
     assert Check("noise", float("nan")).verdict == "warn"
     assert Check("noise", RULES["noise"].threshold).verdict == "pass"
     assert Check("noise", None, "why").verdict == "not run"
+
+
+def test_no_answer_to_an_attacked_image_is_a_break() -> None:
+    x, labels = torch.rand(4, 1, 2, 2), torch.zeros(4, dtype=torch.int64)
+
+    def silent(x: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(x), 3), torch.nan)
+
+    bench = Bench(silent, x, labels, "Linf", EPS, 0, find_room(silent, x, None))
+    assert bench.judge("pgd", x).tolist() == [False] * 4
 
 
 def test_advice_is_one_sentence() -> None:

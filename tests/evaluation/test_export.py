@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from torch import nn
 
 from probmargin.attacks.balls import Norm, project
 from probmargin.core.errors import UsageError
@@ -77,6 +78,20 @@ def test_a_file_that_was_changed_is_judged_as_it_is(trained: Path, tmp_path: Pat
     file.write_bytes(b"nothing")
     with pytest.raises(UsageError, match="adversarial images"):
         rescore(file, open_run(folder).model, x)
+
+
+class Silent(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.full((len(x), 10), torch.nan)
+
+
+def test_no_answer_to_a_stored_image_is_a_break(trained: Path, tmp_path: Path) -> None:
+    folder, file = shutil.copytree(trained, tmp_path / "run"), tmp_path / "adversarial.npz"
+    request = EvaluationRequest(run=folder, attacks=("pgd-1",), num_examples=20, save_adversarial=file, device="cpu")
+    evaluate_subject(request, lambda _: None)
+    assert 0 in np.load(file)["labels"], "of which the largest of ten NaN would be right"
+    again = rescore(file, Silent(), load_digits().test.floats()[:20])
+    assert (again["float32"]["robust_accuracy"], again["uint8"]["broken"]) == (0.0, 20)
 
 
 def test_half_a_file_that_a_killed_evaluation_left_goes(trained: Path, tmp_path: Path) -> None:

@@ -2,14 +2,16 @@
 
 import json
 import re
+from dataclasses import replace
 from importlib import resources
 from typing import Any
 
 import pytest
 
 from probmargin.core.errors import UsageError
+from probmargin.evaluation.protocol import PROTOCOLS
 from probmargin.experiments.catalogue import EXPERIMENTS, find
-from probmargin.experiments.experiment import Experiment
+from probmargin.experiments.experiment import Column, Experiment
 from probmargin.experiments.grid import make_grid, smoke_recipe
 from probmargin.experiments.published import doubts, published, source
 from probmargin.methods.resolve import METHODS, resolve
@@ -194,6 +196,14 @@ def test_columns_carry_their_protocol() -> None:
     assert (columns["AA-1000"].eps, columns["AA-1000"].first) == (0.031, 1000)
     assert columns["PGD"].attack == "pgd-100"
     assert columns["PGD"].first is None
+
+
+def test_columns_say_what_their_attack_means() -> None:
+    for scale in SCALES:
+        columns = [column for experiment in ALL for column in make_grid(experiment, scale).columns]  # type: ignore[arg-type]
+        assert all(column.meaning is not None for column in columns)
+    odd = make_grid(replace(find("table2")[0], columns=(Column("PGD", "pgd-20", "official-1000"),)))
+    assert (odd.columns[0].meaning or {})["step_size"] == PROTOCOLS["official-1000"].step_size
 
 
 def test_wrong_use_is_named() -> None:
