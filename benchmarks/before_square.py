@@ -23,7 +23,7 @@ def standing(run: Path) -> dict[str, np.ndarray]:
     """By attack: which test images are right and were not broken by it or one before it."""
     record = json.loads((run / "record.json").read_text(encoding="utf-8"))
     right = np.array([mark == "1" for mark in record["evaluation"]["nat"]["correct"]])
-    (folder,) = (path.parent for path in (run / "evaluation").glob("aa-*/identity.json") if _is_standard(path))
+    folder = _folder(run, record.get("weights"))
     found = {}
     for stage in STAGES:
         looked, broken = np.zeros_like(right), np.zeros_like(right)
@@ -37,16 +37,24 @@ def standing(run: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def _is_standard(path: Path) -> bool:
-    """Is this AutoAttack at 8/255?"""
-    eps: float = json.loads(path.read_text(encoding="utf-8"))["eps"]
-    return abs(eps - 8 / 255) < 1e-9
+def _folder(run: Path, weights: str | None) -> Path:
+    """Where AutoAttack at 8/255 in L-inf left what it found of these weights; of several places the fullest."""
+    found = []
+    for path in (run / "evaluation").glob("aa-*/identity.json"):
+        told = json.loads(path.read_text(encoding="utf-8"))
+        if abs(told["eps"] - 8 / 255) < 1e-9 and told["norm"] == "Linf" and told["weights"] == weights:
+            found.append(path.parent)
+    if not found:
+        raise SystemExit(f"{run} has nothing of AutoAttack at 8/255: run probmargin evaluate {run} --attacks nat,aa")
+    return max(found, key=lambda folder: len(list(folder.iterdir())))
 
 
 def row(run: Path) -> dict[str, Any]:
     """A run's accuracies after each attack, and who stands after the third."""
     record = json.loads((run / "record.json").read_text(encoding="utf-8"))
     found = standing(run)
+    if STAGES[2] not in found:
+        raise SystemExit(f"{run}: {STAGES[2]} is unfinished; run probmargin evaluate {run} --attacks nat,aa")
     return {
         "run": record["id"],
         "seed": record["seed"],

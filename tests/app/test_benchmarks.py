@@ -35,10 +35,12 @@ def test_make_bench_runs_training_autoattack_and_dynamics() -> None:
 
 def test_what_stood_before_square_is_read_from_what_an_evaluation_stored(tmp_path: Path) -> None:
     run, out = tmp_path / "a-s1", tmp_path / "found.json"
-    told = {"id": "a-s1", "seed": 1, "hardware": "none", "versions": {}, "commit": "none"}
+    told = {"id": "a-s1", "seed": 1, "weights": "w", "hardware": "none", "versions": {}, "commit": "none"}
     write_json(run / "record.json", {**told, "evaluation": {"nat": {"correct": "0111111"}}})
-    write_json(run / "evaluation" / "aa-1" / "identity.json", {"eps": 8 / 255})
-    write_json(run / "evaluation" / "aa-2" / "identity.json", {"eps": 0.031})
+    own: dict[str, Any] = {"eps": 8 / 255, "norm": "Linf", "weights": "w"}
+    others: tuple[dict[str, Any], ...] = ({"eps": 0.031}, {"norm": "L2"}, {"weights": "v"}, {})
+    for number, other in enumerate((own, *others), start=1):
+        write_json(run / "evaluation" / f"aa-{number}" / "identity.json", own | other)
     # Each attack in parts, on what those before it left; Square has not come to the last image.
     looked = {"apgd-ce": ([1, 2, 3], [4, 5, 6]), "apgd-t": ([2, 3], [5, 6]), "fab-t": ([2, 3, 5],), "square": ([2, 3],)}
     broken = {"apgd-ce": [1, 4], "apgd-t": [6], "fab-t": [2], "square": []}

@@ -1,16 +1,18 @@
 """The data a run is judged on: its own, or other data whose classes are the same."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from probmargin.core.errors import UsageError
 from probmargin.core.shell import typed
 from probmargin.data.dataset import DataSet
 from probmargin.data.loader import DESCRIPTIONS, load
+from probmargin.models.checks import check_model
 from probmargin.runs.run import Run
 
 KINDS = {known.partition(":")[0] for known in DESCRIPTIONS}
@@ -90,3 +92,17 @@ def _check_classes(run: Run, data: DataSet) -> None:
 
 def _is_numbered(names: tuple[str, ...]) -> bool:
     return names == tuple(str(number) for number in range(len(names)))
+
+
+def with_classes_of(model: nn.Module, data: DataSet, name: str) -> DataSet:
+    """The data, with as many classes as the model has where test labels alone do not tell."""
+    shape = (data.channels, *data.image_size)
+    width = check_model(model, shape, data.num_classes, name, or_more=data.open_ended)
+    more = tuple(map(str, range(data.num_classes, width)))
+    return replace(data, classes=data.classes + more) if more else data
+
+
+def say_lowest(data: DataSet, log: Callable[[str], None]) -> None:
+    """Class numbers from 1 on, which the labels of test images alone do not betray."""
+    if data.open_ended and int(data.test.labels.min()) == 1:
+        log(f"the lowest label of {data.name} is 1: class numbers start at 0; subtract 1 if yours start at 1")

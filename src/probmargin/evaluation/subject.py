@@ -26,10 +26,10 @@ from probmargin.evaluation.own_code import settings_of_layers
 from probmargin.evaluation.parts import model_code_hash, weights_hash
 from probmargin.evaluation.places import Place, Shard, check_adversarial, check_out, merge, parse_shard, place_of
 from probmargin.evaluation.protocol import PROTOCOLS, make_plan
-from probmargin.evaluation.run_data import check_data, data_of, is_own
+from probmargin.evaluation.run_data import check_data, data_of, is_own, say_lowest, with_classes_of
 from probmargin.evaluation.summary import summarize
 from probmargin.evaluation.verdicts import Verdicts
-from probmargin.models.build import build_model, check_model, origin
+from probmargin.models.build import build_model, origin
 from probmargin.models.checks import as_the_model_computes, check_gradient, check_logits
 from probmargin.runs.run import Run, open_run
 from probmargin.runs.weights import classes_of, with_weights
@@ -214,9 +214,9 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
         for note in notes:
             log(note)
         found = data_of(run, request.data, request.data_dir, download=request.download, needs_train=False)
-        _say_lowest(found, log)
+        say_lowest(found, log)
         built = settings_of_layers(model)
-        found = _fitting(model, found, str(request.run))
+        found = with_classes_of(model, found, str(request.run))
         check_data(run, found, is_named=request.data is not None, has_out=request.out is not None)
         return run, model, found, built
     if request.model is None or request.data is None:
@@ -224,7 +224,7 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
     data = load(
         request.data, request.data_dir, download=request.download, image_size=request.image_size, needs_train=False
     )
-    _say_lowest(data, log)
+    say_lowest(data, log)
     _say_origin(request.model, log)
     model = build_model(request.model, num_classes=data.num_classes, in_channels=data.channels)
     if request.checkpoint is not None:
@@ -236,21 +236,7 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
         whose = "the weights it is built with" if ":" in request.model else "random weights"
         log(f"no --checkpoint is given: {request.model} is judged with {whose}")
     built = settings_of_layers(model)
-    return None, model, _fitting(model, data, request.model), built
-
-
-def _fitting(model: nn.Module, data: DataSet, name: str) -> DataSet:
-    """The data, with as many classes as the model has where test labels alone do not tell."""
-    shape = (data.channels, *data.image_size)
-    width = check_model(model, shape, data.num_classes, name, or_more=data.open_ended)
-    more = tuple(map(str, range(data.num_classes, width)))
-    return replace(data, classes=data.classes + more) if more else data
-
-
-def _say_lowest(data: DataSet, log: Log) -> None:
-    """Class numbers from 1 on, which the labels of test images alone do not betray."""
-    if data.open_ended and int(data.test.labels.min()) == 1:
-        log(f"the lowest label of {data.name} is 1: class numbers start at 0; subtract 1 if yours start at 1")
+    return None, model, with_classes_of(model, data, request.model), built
 
 
 def _say_origin(name: str, log: Log) -> None:
