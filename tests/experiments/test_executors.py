@@ -94,6 +94,7 @@ def test_an_interrupt_lets_every_process_save(tmp_path: Path, number: int) -> No
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+@pytest.mark.slow
 def test_an_outcome_that_cannot_be_taken_in_leaves_no_process_behind(tmp_path: Path) -> None:
     def refuse(outcome: Outcome) -> None:
         raise OSError("the disk is full")

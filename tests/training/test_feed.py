@@ -177,7 +177,8 @@ def group(number: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_sent_to_the_workers_too_saves_the_state(tmp_path: Path, pictures: Path, number: signal.Signals) -> None:
     """As `timeout` and Ctrl-C send it: a worker that ended would take the run with it."""
     process = started_on_files(pictures, tmp_path / "run")
