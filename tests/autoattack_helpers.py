@@ -24,7 +24,7 @@ ROUNDED = 0 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 20
 """Best losses of 356 that may be off. The traces come from a machine with AVX-512, where none is.
 
 Sums over other vectors differ in the last digit: that alone puts a loss of 1e-4 off by 1 part in 1,000, and can turn
-a step of APGD. With AVX2 and without vectors 8 to 14 were off, whatever the network computed in, float64 too.
+a step of APGD. With AVX2 and without vectors up to 14 were off, whatever the network computed in, float64 too.
 """
 
 
