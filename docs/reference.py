@@ -70,7 +70,8 @@ def command_line() -> str:
         "# Command line\n\nMade from the commands themselves; `probmargin COMMAND --help` says the same. Exit codes: "
         "0 done; 2 wrong use, with one line that names the fix; 1 anything else, a full disk too; 130 interrupted, "
         "state saved.\n\n`probmargin --install-completion` adds completion to your shell, `--show-completion` "
-        "prints it, `--version` prints the version.\n"
+        "prints it, `--version` prints the version. `probmargin --plugin FILE COMMAND` imports "
+        "[components of your own](method.md#a-margin-of-your-own) first.\n"
     )
     return "\n".join([intro, *(_command(name, group.commands[name]) for name in command_names(group))])
 

@@ -33,8 +33,10 @@ class Robust(lightning.LightningModule):
     def training_step(self, batch: Any, index: int) -> torch.Tensor:
         """Attack, weigh and sum up; gradients, precision and devices stay Lightning's business."""
         x, labels = batch
-        weighted = self.current_epoch >= BURN_IN
-        return pm.mail_loss(self.network, x, labels, method="mail-trades", weighted=weighted, **BALL)
+        weighted, several = self.current_epoch >= BURN_IN, self.trainer.world_size > 1
+        return pm.mail_loss(
+            self.network, x, labels, method="mail-trades", weighted=weighted, all_processes=several, **BALL
+        )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Plain SGD, as the paper has it."""

@@ -15,13 +15,15 @@ from typing import Any
 
 import typer
 from markdown_it import MarkdownIt
+from program import forget_components
 from torch.distributed.run import parse_args
 
 from probmargin import cli
 from probmargin.cli.app import app
+from probmargin.evaluation.own_attacks import PREFIX
 from probmargin.evaluation.protocol import make_plan
 from probmargin.experiments.catalogue import STUDIES, find
-from probmargin.methods.plain import parse_assignments
+from probmargin.methods.plain import COMPONENTS, parse_assignments
 from probmargin.methods.resolve import read_recipe, resolve
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,6 +108,9 @@ def check_command(words: list[str]) -> None:
 def check_arguments(arguments: list[str]) -> None:
     """Parse a command line of `probmargin`, and look its names up."""
     group: Any = typer.main.get_command(app)
+    plugins = 0
+    while arguments[0] == "--plugin":
+        plugins, arguments = plugins + 1, arguments[2:]
     if arguments[0].startswith("--"):
         # Completion belongs to typer, which adds its options only where it can tell the shell.
         assert arguments[0] in TYPERS_OWN
@@ -114,16 +119,21 @@ def check_arguments(arguments: list[str]) -> None:
     given = group.commands[arguments[0]].make_context(arguments[0], list(arguments[1:])).params
     if arguments[0] == "train":
         recipe = given["recipe"] if given["recipe"] and Path(given["recipe"]).exists() else None
+        settings = parse_assignments(given["settings"] or ())
         resolve(
             read_recipe(recipe) if recipe else given["method"],
             preset=given["preset"],
             data=given["data"],
             model=given["model"],
-            settings=parse_assignments(given["settings"] or ()),
+            # What a file of the reader's own registers is known once the block is run.
+            settings={
+                path: value for path, value in settings.items() if not (plugins and path.split(".")[0] in COMPONENTS)
+            },
         )
     elif arguments[0] == "evaluate":
         for name in given["attacks"].split(","):
-            make_plan(name.strip(), "Linf", 8 / 255)
+            if not (plugins and name.strip().startswith(PREFIX)):
+                make_plan(name.strip(), "Linf", 8 / 255)
     elif arguments[0] == "reproduce" and given["name"] not in STUDIES:
         find(given["name"])
 
@@ -137,7 +147,8 @@ def inline_code(page: Path) -> list[str]:
 def known_options() -> set[str]:
     """Every option of every command."""
     group: Any = typer.main.get_command(app)
-    return {name for command in group.commands.values() for option in command.params for name in option.opts}
+    commands = (group, *group.commands.values())
+    return {name for command in commands for option in command.params for name in option.opts}
 
 
 def check_inline(text: str) -> None:
@@ -188,7 +199,8 @@ def run_block(block: Block, set_argv: Callable[[list[str]], None]) -> None:
 
 
 def forget_modules(folder: Path) -> None:
-    """Let the next page import its own modules of the same names."""
+    """Let the next page import its own modules of the same names, and register its own components."""
+    forget_components(folder)
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
             del sys.modules[name]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from probmargin import cli
+from probmargin.methods.plain import COMPONENTS
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,20 @@ def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delenv("PROBMARGIN_DATA", raising=False)
     yield Program(monkeypatch, capsys)
+    forget_components(tmp_path)
     for name in set(sys.modules) - before:
         places = [getattr(sys.modules[name], attribute, "") for attribute in ("__file__", "__path__")]
         if str(tmp_path) in f"{places}":
             del sys.modules[name]
+
+
+def forget_components(folder: Path) -> None:
+    """Take out of the registries what modules below a folder have entered."""
+    for registry in COMPONENTS.values():
+        for name in registry.names():
+            module = sys.modules.get(registry.get(name).__module__)
+            if module is None or str(getattr(module, "__file__", None) or "").startswith(str(folder)):
+                del registry._classes[name], registry._examples[name]
 
 
 def contents(folder: Path) -> dict[str, str]:

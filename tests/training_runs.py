@@ -22,7 +22,14 @@ from probmargin.training.request import TrainRequest
 from probmargin.training.train import train
 from probmargin.training.validation import Judge
 
-SMALL = {"attack.eps": 0.1, "attack.step_size": 0.025, "lr": 0.05, "augment.pad": 0, "augment.flip": False}
+SMALL = {
+    "attack.eps": 0.1,
+    "attack.step_size": 0.05,
+    "attack.num_steps": 4,
+    "lr": 0.05,
+    "augment.pad": 0,
+    "augment.flip": False,
+}
 
 
 def recipe(name: str = "mail-at", epochs: int = 6, **changes: object) -> Method:

@@ -6,22 +6,24 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from probmargin.attacks.attack import Attack
 from probmargin.attacks.balls import Norm
 from probmargin.core.arguments import checked
+from probmargin.core.autocast import outside_autocast
 from probmargin.core.batch import AttackResult, LossTerms
 from probmargin.core.errors import UsageError
 from probmargin.core.inference import outside_inference_mode
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Images, Labels
-from probmargin.data.checks import Array, as_tensor, check_images
+from probmargin.data.checks import Array
 from probmargin.data.dataset import DataSet
 from probmargin.data.given import Given, as_data_set
 from probmargin.data.loader import load as load_data
-from probmargin.engine.devices import pick_device
-from probmargin.evaluation.evaluate import EvaluationSettings, evaluate as evaluate_model
-from probmargin.evaluation.subject import WITHOUT_GRADIENTS, as_floats
+from probmargin.evaluation.evaluate import EvaluationSettings
+from probmargin.evaluation.given import evaluate_given
+from probmargin.evaluation.protocol import aa_examples_of
 from probmargin.export.export import export as export_run
 from probmargin.export.formats import load_model as load_exported
 from probmargin.export.importing import ImportRequest, import_weights as take_over
@@ -42,7 +44,7 @@ from probmargin.methods.pieces import (
 )
 from probmargin.methods.propose import propose
 from probmargin.methods.resolve import resolve
-from probmargin.models.checks import check_gradient, check_is_network, check_keeps_images
+from probmargin.models.checks import check_is_network
 from probmargin.runs.run import Run as StoredRun, open_run
 from probmargin.runs.trained import Run
 from probmargin.training.drop_in import loss_recipe, recipe_loss
@@ -92,15 +94,18 @@ def mail_loss(
     method: str | Method = "mail-trades",
     *,
     weighted: bool = True,
-    eps: float = 8 / 255,
-    step_size: float = 2 / 255,
-    num_steps: int = 10,
+    eps: float | None = None,
+    step_size: float | None = None,
+    num_steps: int | None = None,
     seed: int | None = None,
+    all_processes: bool | None = None,
 ) -> torch.Tensor:
     """Attack a batch, weigh its examples and return the loss: a drop-in for anyone's own loop.
 
-    `weighted=False` is what burn-in epochs use. Attack sizes go with a method's name; a Method brings its own. Without
-    a seed, noise follows torch's global generator.
+    `weighted=False` is what burn-in epochs use. With a method's name the attack takes 10 steps of 2/255 up to 8/255,
+    unless given; a Method brings its own sizes. Without a seed, noise follows torch's global generator. Weights and
+    loss are normalised over the images of all processes where the model is a DistributedDataParallel, or as
+    `all_processes` says; every process must then call.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -109,10 +114,11 @@ def mail_loss(
     """
     check_is_network(model)
     recipe = loss_recipe(method, weighted, eps=eps, step_size=step_size, num_steps=num_steps)
-    return recipe_loss(model, x, labels, recipe, seed)
+    return recipe_loss(model, x, labels, recipe, seed, all_processes)
 
 
 @checked
+@outside_autocast()
 def train(
     method: str | Method = "mail-trades",
     *,
@@ -202,43 +208,36 @@ def train(
 
 @checked
 @outside_inference_mode()
+@outside_autocast()
 def evaluate(
     model: nn.Module,
-    data: tuple[Array, Array],
+    data: tuple[Array, Array] | DataLoader[Any],
     attacks: str | Sequence[str] = ("nat", "pgd-20"),
     *,
+    aa_examples: int | None = None,
     norm: Norm = "Linf",
     eps: float | None = None,
     device: str = "cpu",
     batch_size: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Judge a model on tensors or arrays (x, y): result["nat"]["accuracy"], result["pgd-20"]["robust_accuracy"].
+    """Judge a model on (x, y) or a loader of both: result["nat"]["accuracy"], result["pgd-20"]["robust_accuracy"].
 
-    `eps` is 8/255 in L-inf unless given.
+    Images and labels are tensors or arrays; a loader is read once, from first to last. `eps` is 8/255 in L-inf unless
+    given. `aa_examples=N`: AutoAttack on the first N images, labelled so ("first").
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     >>> result = evaluate(model, (torch.rand(6, 1, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])), ["nat", "pgd-5"])
     >>> 0 <= result["nat"]["accuracy"] <= 1 and len(result["pgd-5"]["interval"]) == 2
     True
     """
-    if not isinstance(data, tuple | list) or len(data) != 2:
-        raise UsageError(f"evaluate takes images and labels as (x, y), not {type(data).__name__}: collect them first")
-    check_is_network(model)
     if eps is None and norm != "Linf":
         raise UsageError(f"eps 8/255 is a radius in Linf: pass eps as well as norm={norm!r}")
-    attacks = tuple(name.strip() for name in attacks.split(",")) if isinstance(attacks, str) else attacks
-    x, labels = as_tensor(data[0], "images"), as_tensor(data[1], "labels")
-    one_class = labels.numel() > 0 and not labels.is_floating_point() and bool(labels.min() == labels.max())
-    check_images(x, labels, num_classes=max(2, int(labels.max()) + 1) if one_class else None)
-    chosen = pick_device(device)
-    settings = EvaluationSettings(norm=norm, eps=8 / 255 if eps is None else eps, seed=seed, batch_size=batch_size)
-    on_device = model.to(chosen)
-    check_keeps_images(on_device, tuple(x.shape[1:]), type(model).__name__)
-    if not set(attacks) <= WITHOUT_GRADIENTS:
-        check_gradient(on_device, tuple(x.shape[1:]), type(model).__name__)
-    images = as_floats(x, on_device).to(chosen)
-    return evaluate_model(on_device, images, labels.long().to(chosen), attacks=attacks, settings=settings)
+    names = tuple(name.strip() for name in attacks.split(",")) if isinstance(attacks, str) else attacks
+    first = aa_examples_of(aa_examples, None, names)
+    radius = 8 / 255 if eps is None else eps
+    settings = EvaluationSettings(norm=norm, eps=radius, seed=seed, batch_size=batch_size, aa_examples=first)
+    return evaluate_given(model, data, names, settings, device)
 
 
 @checked
@@ -247,6 +246,7 @@ def export(
     out: str | Path,
     *,
     format: str = "safetensors",
+    checkpoint: str | Path | None = None,
     data: Given | None = None,
     data_dir: str | Path | None = None,
     licence: str | None = None,
@@ -255,7 +255,8 @@ def export(
 ) -> Path:
     """Write a run's model to a file, or a bundle's folder, with a model card; the file is read again and checked.
 
-    `format` is safetensors, torch-export, onnx or robustbench. `data` is what the file is checked on: the run's own
+    `format` is safetensors, torch-export, onnx or robustbench. `checkpoint` is a file of the run's checkpoints, such
+    as best.safetensors; its last state unless given. `data` is what the file is checked on: the run's own
     unless given, which it must be where training data was given as arrays.
     """
     if not isinstance(run, str | Path | StoredRun):
@@ -265,6 +266,7 @@ def export(
         run=chosen.path,
         format=format,
         out=Path(out),
+        checkpoint=Path(checkpoint) if checkpoint else None,
         data_dir=Path(data_dir) if data_dir else None,
         licence=licence,
         num_examples=num_examples,
@@ -276,7 +278,7 @@ def export(
 
 @checked
 def load_model(path: str | Path, model: str | None = None) -> nn.Module:
-    """The network of a safetensors file that `export` wrote, in eval mode; one's own is named by `model` as well."""
+    """The network of a file by `export` or `import_weights`, in eval mode; one's own is named by `model` as well."""
     return load_exported(Path(path), model)
 
 

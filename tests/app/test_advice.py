@@ -1,6 +1,7 @@
 """Advice that is given can be followed: each test does what the line it got says."""
 
 import json
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -15,12 +16,12 @@ from torch import nn
 from trained_run import trained as trained
 
 from probmargin.api import load_data
+from probmargin.core.errors import Interrupted
 from probmargin.experiments import demo, local, reproduce
-from probmargin.methods.resolve import resolve
+from probmargin.methods.resolve import METHODS, resolve
 from probmargin.models.build import build_model
 from probmargin.runs.run import open_run
-from probmargin.training.guards import short_reach
-from probmargin.training.loop import Interrupted
+from probmargin.training.guards import idle_weights, short_reach
 
 QUICK = ("--epochs", "2", "--set", "attack.num_steps=1", "--device", "cpu", "--model", "small-cnn")
 
@@ -256,6 +257,38 @@ def test_an_attack_that_does_not_reach_its_ball_does_by_the_step_that_is_named(s
     assert line is not None
     settings["attack.step_size"] = line.rpartition("attack.step_size=")[2]
     assert short_reach(resolve("at", data="digits", settings=settings)) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "fix"),
+    [
+        ("at", {"weight": "sigmoid"}, "the weight sigmoid has no margin to go by .*--set margin=pm_adv"),
+        ("fat", {"weight": "sigmoid"}, "the weight sigmoid has no margin to go by"),
+        ("trades", {"margin": "pm_adv"}, "the margin pm_adv changes nothing.*--set weight=sigmoid"),
+        ("mail-at", {"margin": "none"}, "the weight sigmoid has no margin to go by"),
+        ("mail-at", {"weight": "uniform"}, "the margin pm_adv changes nothing"),
+    ],
+)
+def test_half_of_a_reweighting_is_said_to_do_nothing(method: str, settings: dict[str, str], fix: str) -> None:
+    line = idle_weights(resolve(method, data="digits", settings=settings))
+    assert line is not None
+    assert re.search(fix, line)
+
+
+def test_a_whole_reweighting_is_not_remarked_on() -> None:
+    settings = {"margin": "pm_adv", "weight": "sigmoid"}
+    assert idle_weights(resolve("at", data="digits", settings=settings)) is None
+    later = '[{"from_epoch": 5, "set": {"margin": "pm_adv"}}]'
+    assert idle_weights(resolve("at", data="digits", settings={"weight": "sigmoid", "phases": later})) is None
+    for name, presets in METHODS.items():
+        for preset in presets:
+            assert idle_weights(resolve(name, preset=preset)) is None, (name, preset)
+
+
+def test_curves_that_nobody_asked_for(program: Program) -> None:
+    asked = ("train", "--data", "digits", "--model", "small-cnn", "--monitor-every", "5", "--out", "run")
+    program.refuses("--monitor-every is for curves on test images: give --monitor", *asked)
+    assert not Path("run").exists()
 
 
 def test_a_model_named_by_its_file(program: Program, tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ import torch
 from blobs import blobs
 from strategies import images, tiny_net
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import probmargin
 from probmargin import api as pm
+from probmargin.core.errors import UsageError
 from probmargin.core.noise import fresh_noise
 from probmargin.core.types import Classifier
 from probmargin.methods.plain import with_settings
@@ -47,6 +49,40 @@ def test_the_pieces_make_mail_by_hand() -> None:
     terms = pm.trades_loss(logits_nat, logits_adv, labels, beta=5.0)
     by_hand = (weight * terms.weighted + terms.plain).mean()
     torch.testing.assert_close(loss, by_hand)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_pieces_compute_in_float32_at_least(dtype: torch.dtype) -> None:
+    """MART's floor of 1e-12 is nothing in half precision, and its logarithm no number."""
+    labels = torch.tensor([0, 1, 2])
+    nat, adv = (30 * torch.rand(2, 3, 3, generator=torch.Generator().manual_seed(0))).to(dtype)
+    calls: list[Any] = [
+        lambda a, b: pm.at_loss(b, labels).weighted,
+        lambda a, b: pm.trades_loss(a, b, labels, 6.0).weighted,
+        lambda a, b: pm.mart_loss(a, b, labels, 5.0).plain,
+        lambda a, b: pm.probabilistic_margin(b, labels),
+        lambda a, b: pm.logit_margin(b, labels),
+        lambda a, b: pm.sigmoid_weight(b[:, 0]),
+        lambda a, b: pm.normalize_weights(b[:, 0]),
+    ]
+    for call in calls:
+        found = call(nat, adv)
+        assert found.dtype == torch.float32
+        assert torch.equal(found, call(nat.float(), adv.float()))
+        assert call(nat.double(), adv.double()).dtype == torch.float64
+
+
+def test_whole_numbers_as_labels_and_margins_and_no_example() -> None:
+    labels, none = torch.tensor([0, 1]), torch.zeros(0, dtype=torch.int64)
+    logits = torch.tensor([[1.0, 2.0], [3.0, 1.0]])
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32):
+        assert torch.equal(pm.at_loss(logits, labels.to(dtype)).weighted, pm.at_loss(logits, labels).weighted)
+        assert torch.equal(pm.logit_margin(logits, labels.to(dtype)), pm.logit_margin(logits, labels))
+    for weigh_by in (pm.step_weight, pm.sigmoid_weight, pm.hinge_weight):
+        assert torch.equal(weigh_by(torch.tensor([-1, 1])), weigh_by(torch.tensor([-1.0, 1.0])))
+    assert pm.at_loss(logits[:0], none).weighted.shape == (0,)
+    assert pm.mart_loss(logits[:0], logits[:0], none, 5.0).plain.shape == (0,)
+    assert pm.probabilistic_margin(logits[:0], none).shape == (0,)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -138,6 +174,42 @@ def test_mail_loss_takes_a_method_and_its_own_attack() -> None:
     strong = with_settings(named("mail-at"), {"attack.eps": 0.3, "attack.step_size": 0.1})
     losses = [float(pm.mail_loss(tiny_net(3), x, labels, m, seed=1).detach()) for m in ("mail-at", strong)]
     assert losses[1] > losses[0]
+    for size in ({"eps": 0.3}, {"eps": 8 / 255}, {"step_size": 0.1}, {"num_steps": 3}):
+        with pytest.raises(UsageError, match=rf"give attack\.{next(iter(size))} in pm\.resolve"):
+            pm.mail_loss(tiny_net(3), x, labels, strong, **size)
+
+
+def test_mail_loss_by_name_has_the_papers_attack() -> None:
+    x, labels = images(3, 8, size=8)
+    paper = {"eps": 8 / 255, "step_size": 2 / 255, "num_steps": 10}
+    for name in ("mail-at", "mail-trades", "fat"):
+        losses = [float(pm.mail_loss(tiny_net(3), x, labels, name, seed=1, **sizes).detach()) for sizes in ({}, paper)]  # type: ignore[arg-type]
+        assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("method", ["mail-at", "mail-trades", "gairat"])
+def test_a_wrapper_for_several_devices_changes_nothing(method: str) -> None:
+    x, labels = images(3, 8, size=8)
+    losses = [
+        float(pm.mail_loss(model, x, labels, method, seed=1).detach())
+        for model in (tiny_net(3), nn.DataParallel(tiny_net(3)))
+    ]
+    assert losses[0] == losses[1]
+    attack, noise = pm.attack("pgd"), pm.KeyedNoise(seed=1, ids=torch.arange(8))
+    plain, wrapped = (
+        attack(model, x, labels, noise=noise).x_adv for model in (tiny_net(3), nn.DataParallel(tiny_net(3)))
+    )
+    assert torch.equal(plain, wrapped)
+    found = [pm.evaluate(model, (x, labels), ["nat", "pgd-5"]) for model in (tiny_net(3), nn.DataParallel(tiny_net(3)))]
+    assert found[0]["pgd-5"]["robust_accuracy"] == found[1]["pgd-5"]["robust_accuracy"]
+
+
+def test_what_several_processes_need_is_named() -> None:
+    x, labels = images(3, 8, size=8)
+    with pytest.raises(UsageError, match=r"pass model\.module"):
+        pm.mail_loss(nn.DataParallel(tiny_net(3)), x, labels, "mail-awp")
+    with pytest.raises(UsageError, match="init_process_group"):
+        pm.mail_loss(tiny_net(3), x, labels, all_processes=True)
 
 
 def test_mail_loss_without_a_seed_follows_torch() -> None:
@@ -205,6 +277,25 @@ def test_a_radius_belongs_to_its_norm() -> None:
         pm.evaluate(tiny_net().eval(), data, ["pgd-5"], norm="L2")
     assert pm.evaluate(tiny_net().eval(), data, "nat, pgd-5", norm="L2", eps=0.5)["pgd-5"]["attack"]["eps"] == 0.5
     assert pm.evaluate(tiny_net().eval(), data, ["pgd-5"])["eps"] == 8 / 255
+
+
+def test_autoattack_on_the_first_images_is_labelled_so() -> None:
+    data = images(1, 9, size=8)
+    result = pm.evaluate(tiny_net(1), data, "nat,pgd-2,aa", aa_examples=4, eps=0.05)
+    counts = {name: (result[name]["num_examples"], result[name].get("first")) for name in ("nat", "pgd-2", "aa")}
+    assert counts == {"nat": (9, None), "pgd-2": (9, None), "aa": (4, 4)}
+    assert result["worst_case"]["num_examples"] == 4
+    whole = pm.evaluate(tiny_net(1), data, ["aa"], aa_examples=10, eps=0.05)["aa"]
+    assert (whole["num_examples"], "first" in whole) == (9, False), "more than there are is all"
+    assert whole["correct"][:4] == result["aa"]["correct"]
+
+
+def test_evaluate_refuses_a_number_of_images_that_autoattack_cannot_take() -> None:
+    data = images(1, 4, size=8)
+    with pytest.raises(pm.UsageError, match="--aa-examples must be 1 or more, not 0"):
+        pm.evaluate(tiny_net(1), data, ["aa"], aa_examples=0)
+    with pytest.raises(pm.UsageError, match="--aa-examples is for aa, aa-plus, aa-rand: leave it out"):
+        pm.evaluate(tiny_net(1), data, ["nat", "apgd-ce"], aa_examples=2)
 
 
 def test_evaluate_refuses_what_it_cannot_judge() -> None:
@@ -297,3 +388,24 @@ def test_train_refuses_what_the_command_line_refuses(wrong: dict[str, Any], word
 def test_docstrings_of_public_functions() -> None:
     for name in pm.__all__:
         assert getattr(pm, name).__doc__, name
+
+
+def test_a_loader_is_judged_as_its_images_are() -> None:
+    data = pm.load_data("digits").test
+    x, labels = data.floats()[:50], data.labels[:50]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    plain = pm.evaluate(model, (x, labels), ["nat", "pgd-5"], eps=0.1)
+    loader = DataLoader(TensorDataset(x, labels), batch_size=16)
+    found = pm.evaluate(model, loader, ["nat", "pgd-5"], eps=0.1)
+    assert [found[name]["correct"] for name in ("nat", "pgd-5")] == [
+        plain[name]["correct"] for name in ("nat", "pgd-5")
+    ]
+    with pytest.raises(pm.UsageError, match="make it yield"):
+        pm.evaluate(model, DataLoader(TensorDataset(x), batch_size=16))
+    with pytest.raises(pm.UsageError, match="leave out drop_last"):
+        pm.evaluate(model, DataLoader(TensorDataset(x, labels), batch_size=64, drop_last=True))
+    with pytest.raises(pm.UsageError, match=r"images of \(1, 8, 8\) and of \(1, 4, 8\): bring all to one shape"):
+        pm.evaluate(model, DataLoader([(x[0], 1), (x[1, :, :4], 2)], batch_size=1))  # type: ignore[arg-type]
+    with pytest.raises(pm.UsageError, match="or a DataLoader of both, not TensorDataset"):
+        pm.evaluate(model, TensorDataset(x, labels))  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from PIL import Image
 from program import Program, program as program
 from safetensors.torch import save_file
 
+from probmargin.attacks.pgd import PGD
 from probmargin.engine.checkpoints import load_weights
 from probmargin.models.build import build_model
 from probmargin.runs.run import open_run
@@ -41,17 +43,18 @@ OPTIONS = {
     "--set --recipe --device --precision --compile --resume --normalize --checkpoint --new-head --fork --keep-epochs "
     "--validation --validation-every --early-stopping --monitor --monitor-every --dynamics --label-noise --sync-bn "
     "--placement --dry-run --help",
-    "evaluate": "--attacks --model --checkpoint --data --data-dir --download --image-size --num-examples --norm --eps "
-    "--protocol --seed --device --batch-size --search-precision --shard --save-adversarial --out --fresh --help",
+    "evaluate": "--attacks --model --checkpoint --data --data-dir --download --image-size --num-examples --aa-examples "
+    "--norm --eps --protocol --seed --device --batch-size --search-precision --shard --save-adversarial --out --fresh "
+    "--help",
     "merge": "--help",
     "audit": "--surrogate --model --checkpoint --data --data-dir --download --image-size --num-examples --norm --eps "
     "--seed --device --out --help",
-    "reproduce": "--trials --only --data-dir --download --scale --executor --address --gpus-per-run --dry-run --render "
-    "--out --keep-records --aa-examples --device --help",
+    "reproduce": "--trials --seeds --only --data-dir --download --scale --executor --address --gpus-per-run --dry-run "
+    "--render --out --keep-records --aa-examples --device --help",
     "inspect": "--top --json --measure-lps --data-dir --device --help",
     "demo": "--out --seed --help",
     "list": "--help",
-    "export": "--format --out --data --data-dir --licence --license --num-examples --help",
+    "export": "--format --out --checkpoint --data --data-dir --licence --license --num-examples --help",
     "import": "--layout --model --out --mean --std --partial --help",
 }
 
@@ -117,6 +120,24 @@ def test_evaluate_in_shards_merge_and_audit(program: Program, tmp_path: Path) ->
     assert audited.code == 0
     assert "zero_gradients" in audited.out
     assert json.loads((tmp_path / "run" / "audit.json").read_text(encoding="utf-8"))["num_examples"] == 6
+
+
+def test_autoattack_on_the_first_images_is_labelled_so(program: Program) -> None:
+    program(*TRAIN, "--method", "at", "--epochs", "1", "--out", "run", "--set", "attack.num_steps=1")
+    asked = ("evaluate", "run", "--attacks", "nat,pgd-2,aa", "--num-examples", "9", "--eps", "0.3")
+    result = program(*asked, "--aa-examples", "4")
+    assert result.code == 0, result.err
+    assert re.search(r"^aa \(first 4\): \S+% of 4 \(", result.out, re.MULTILINE)
+    assert re.search(r"^pgd-2: \S+% of 9 \(", result.out, re.MULTILINE)
+    assert re.search(r"^worst case over pgd-2, aa: \S+% of the first 4 \[", result.out, re.MULTILINE)
+    record = open_run("run").record["evaluation"]
+    counts = {name: (record[name]["num_examples"], record[name].get("first")) for name in ("nat", "pgd-2", "aa")}
+    assert counts == {"nat": (9, None), "pgd-2": (9, None), "aa": (4, 4)}
+    assert program("report", "run", "--out", "page.html").code == 0
+    assert Path("page.html").read_text(encoding="utf-8").count(", first 4 images") == 2, "AutoAttack and the worst case"
+    more = program(*asked, "--aa-examples", "10")
+    assert "--aa-examples 10 is more than there are: AutoAttack looks at all 9 images" in more.out
+    assert "first" not in open_run("run").record["evaluation"]["aa"]
 
 
 def test_a_recipe_file_repeats_a_run(program: Program) -> None:
@@ -290,6 +311,28 @@ def test_an_interrupted_command_ends_with_130(tmp_path: Path) -> None:
     assert open_run(tmp_path / "run").states()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_evaluation_says_whether_it_can_go_on(
+    program: Program, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    judge = ("evaluate", "--model", "small-cnn", "--data", "digits", "--num-examples", "9")
+
+    def stopped(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PGD, "run", stopped)
+        kept = program(*judge, "--attacks", "nat,pgd-2", "--out", "a.json")
+        anew = program(*judge, "--attacks", "nat,pgd-2", "--out", "a.json", "--fresh")
+        lost = program(*judge, "--attacks", "nat,pgd-2")
+    assert (kept.code, lost.code) == (130, 130)
+    assert kept.err.strip() == "probmargin: interrupted; what is judged is stored; go on with the same command"
+    assert anew.err.strip() == f"{kept.err.strip()}, without --fresh", "which would begin anew"
+    assert lost.err.strip() == "probmargin: interrupted; nothing is kept: give --out FILE.json, and it can go on"
+    assert program(*judge, "--attacks", "nat,pgd-2", "--out", "a.json").code == 0
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 def test_a_full_disk_is_one_line_and_exit_code_1(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "run/recipe.json")
@@ -302,6 +345,8 @@ def test_a_full_disk_is_one_line_and_exit_code_1(program: Program, monkeypatch: 
 
 def test_two_things_at_once_are_refused(program: Program) -> None:
     program.refuses("give one of the two", "reproduce", "table2", "--dry-run", "--render")
+    program.refuses("leave one of the two out", "reproduce", "table2", "--seeds", "1", "--render")
+    program.refuses("such as 2,3, not 'two'", "reproduce", "table2", "--seeds", "1,two")
 
 
 def test_a_finished_run_is_said_once_and_left_as_it_is(program: Program) -> None:

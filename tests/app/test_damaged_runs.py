@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from program import Program, program as program
 from trained_run import trained as trained
@@ -166,6 +167,37 @@ def test_dynamics_that_cannot_be_read(program: Program, trained: Path) -> None:
     Path("run/dynamics.npz").write_bytes(b"PK")
     program.refuses("run/dynamics.npz cannot be read", *COMMANDS["fork"], "--dynamics")
     program.refuses("run/dynamics.npz cannot be read", *COMMANDS["inspect"])
+
+
+def test_wrong_labels_that_are_not_known_are_not_taken_for_right(program: Program) -> None:
+    """Without its file a run with wrong labels would be told by the labels of its data, as if none were wrong."""
+    assert program(*TRAIN, *SHORT, "--label-noise", "symmetric:0.2", "--dynamics", "--out", "run").code == 0
+    path = Path("run/label_noise.npz")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
+    program.refuses("run/label_noise.npz is damaged (", *COMMANDS["inspect"])
+    np.savez(path, index=np.arange(3), labels=np.arange(3), is_wrong=np.zeros(2, bool))
+    program.refuses("is damaged (its arrays are not of one length)", *COMMANDS["inspect"])
+    path.unlink()
+    program.refuses("run/label_noise.npz is missing, so nobody knows which labels", *COMMANDS["inspect"])
+    assert program(*COMMANDS["report"]).code == 0
+    page = Path("r.html").read_text(encoding="utf-8")
+    assert "label_noise.npz cannot be read and is left out." in page
+    assert "Which classes gain" not in page
+    path.write_bytes(whole)
+    assert "Wrong labels" in program(*COMMANDS["inspect"]).out
+    assert program(*COMMANDS["report"]).code == 0
+    assert "were made wrong on purpose" in Path("r.html").read_text(encoding="utf-8")
+
+
+def test_dynamics_whose_arrays_do_not_fit(program: Program) -> None:
+    assert program(*TRAIN, *SHORT, "--dynamics", "--out", "run").code == 0
+    with np.load("run/dynamics.npz") as file:
+        arrays = dict(file)
+    np.savez("run/dynamics.npz", **arrays | {"weight": arrays["weight"][:, :10]})
+    program.refuses("run/dynamics.npz cannot be read (its arrays do not fit each other)", *COMMANDS["inspect"])
+    assert program(*COMMANDS["report"]).code == 0
+    assert "Margins and weights of single images were not kept" in Path("r.html").read_text(encoding="utf-8")
 
 
 def test_a_fork_that_lacks_its_best_state_leaves_nothing(program: Program) -> None:

@@ -13,6 +13,7 @@ import torch
 from program import Program, program as program
 
 from probmargin.engine import checkpoints
+from probmargin.engine.files import append_json_line, written_aside
 from probmargin.runs.run import open_run
 
 TRAIN = ("train", "--data", "digits", "--model", "small-cnn", "--method", "at", "--device", "cpu", "--epochs", "8")
@@ -57,6 +58,17 @@ def test_a_real_disk_that_fills_up(small_disk: Path) -> None:
     assert again.returncode == 0, again.stderr
     assert f"going on from state-{kept:04d}" in again.stdout
     assert len(run.metrics) == 8
+
+
+def test_a_full_disk_is_said_with_the_file_that_was_written(tmp_path: Path) -> None:
+    """What writes to an open file, as zip archives do, has no name for the system to give."""
+    with pytest.raises(OSError, match="No space left") as error, written_aside(tmp_path / "dynamics.npz"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert error.value.filename == str(tmp_path / "dynamics.npz")
+    if Path("/dev/full").exists():
+        with pytest.raises(OSError, match="No space left") as error:
+            append_json_line(Path("/dev/full"), {"epoch": 0})
+        assert error.value.filename == "/dev/full"
 
 
 def test_no_room_for_the_third_state(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Data with a test part alone: models are judged on it, and nothing is trained on it."""
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,41 @@ def test_nothing_is_trained_on_it(program: Program, weights: Path) -> None:
     for name in ("npz:alone.npz", "folder:mine"):
         with pytest.raises(pm.UsageError, match=r"has test images alone.*: add training images"):
             pm.train(data=pm.load_data(name, needs_train=False), model="small-cnn", out="run")
+
+
+def cifar(place: str) -> Path:
+    folder = Path(place, "cifar-10-batches-py")
+    folder.mkdir(parents=True)
+    draw = np.random.default_rng(0)
+    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+        pixels = draw.integers(0, 256, (10, 3072), dtype=np.uint8)
+        (folder / name).write_bytes(pickle.dumps({"data": pixels, "labels": [*range(10)]}))
+    names = [f"class{number}" for number in range(10)]
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": names}))
+    return folder
+
+
+def test_the_authors_test_files_alone(program: Program) -> None:
+    folder = cifar("data")
+    Path("net.py").write_text(NET.replace("64", "1024"), encoding="utf-8")
+    asked = ("--data", "cifar10", "--data-dir", "data")
+    train = ("train", *asked, "--model", "net:build", "--method", "at", "--set", "attack.num_steps=1", "--epochs", "1")
+    assert program(*train, "--out", "run").code == 0
+    judged_whole = judged(program, "run", "--data-dir", "data")
+    own = Path("run/evaluation.json").read_bytes()
+    for file in folder.glob("data_batch_*"):
+        file.unlink()
+    program.refuses("data_batch_1 is missing in", *train, "--out", "again")
+    for command in ("evaluate", "audit"):
+        program.refuses("has test images alone, and run was trained on more", command, "run", "--data-dir", "data")
+    alone = judged(program, "run", *asked)
+    assert alone["worst_case"] == judged_whole["worst_case"]
+    assert (alone["data"], alone["test_images"]) == ("cifar10", 10)
+    assert alone["data_fingerprint"] != judged_whole["data_fingerprint"]
+    assert Path("run/evaluation.json").read_bytes() == own, "results of a run are those of what it was trained on"
+    for command in ("evaluate", "audit"):
+        result = program(command, "--model", "net:build", *asked, "--num-examples", "4", "--out", f"{command}.json")
+        assert result.code == 0, result.err
 
 
 def test_what_is_missing_is_named(program: Program, weights: Path) -> None:

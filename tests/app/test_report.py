@@ -19,6 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from training_runs import StopAfter
 
 from probmargin import cli
+from probmargin.core.errors import Interrupted
 from probmargin.data.digits import load_digits
 from probmargin.experiments import demo
 from probmargin.experiments.gallery import Choice, make_gallery
@@ -31,7 +32,6 @@ from probmargin.reporting.folder import Folder, read_folder
 from probmargin.reporting.page.curves import charts
 from probmargin.reporting.page.data import Picture
 from probmargin.runs.run import open_run
-from probmargin.training.loop import Interrupted
 from probmargin.training.progress import Reporter
 from probmargin.training.request import TrainRequest
 from probmargin.training.train import train

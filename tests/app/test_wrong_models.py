@@ -261,8 +261,10 @@ def test_loaders_and_dictionaries_from_python(tmp_path: Path) -> None:
         pm.mail_loss(tiny_net(classes=2), {"image": x}, labels)  # type: ignore[arg-type]
     with pytest.raises(pm.UsageError, match="convert them before the call"):
         pm.mail_loss(tiny_net(classes=2), (x * 255).to(torch.uint8), labels)
+    with pytest.raises(pm.UsageError, match="the loader yields dict: make it yield"):
+        pm.evaluate(tiny_net(classes=2), loader)
     with pytest.raises(pm.UsageError, match="collect them first"):
-        pm.evaluate(tiny_net(classes=2), loader)  # type: ignore[arg-type]
+        pm.evaluate(tiny_net(classes=2), Dicts())  # type: ignore[arg-type]
 
 
 def test_torch_data_sets_are_fine(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 
 from probmargin import api as pm
 from probmargin.core.arguments import checked
+from probmargin.core.autocast import outside_autocast
 from probmargin.core.records import coerce
 
 LOGITS, LABELS = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 1])
@@ -110,6 +111,7 @@ EVALUATE: list[tuple[str, Any, str]] = [
     ("eps", [0.1], r"eps takes a number, not \[0.1\]"),
     ("eps", float("nan"), "eps takes a finite number"),
     ("batch_size", 2.5, "batch_size takes a whole number, not 2.5"),
+    ("aa_examples", 2.5, "aa_examples takes a whole number, not 2.5"),
     ("seed", None, "seed takes a number, not None"),
     ("attacks", None, r"attacks takes a list such as \['nat', 'pgd-20'\], not None"),
     ("attacks", [5], "attacks takes text, not 5"),
@@ -179,6 +181,11 @@ class Guarded(Pair):
         return self.inner(x)
 
 
+def single() -> nn.Module:
+    """A model with one output for two classes."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 1))
+
+
 X, Y = torch.rand(4, 1, 4, 4).round(), torch.tensor([0, 1, 0, 1])
 LOSS: list[tuple[dict[str, Any], str]] = [
     ({"x": X[:0], "labels": Y[:0]}, "the batch is empty"),
@@ -187,6 +194,13 @@ LOSS: list[tuple[dict[str, Any], str]] = [
     ({"model": net().half()}, r"computes in torch.float16; call .float\(\)"),
     ({"model": net().to("meta")}, "lie on cpu and meta: move them all to one device"),
     ({"model": Pair()}, "model Pair returns tuple; return one tensor of logits"),
+    (
+        {"model": nn.Sequential(net(), nn.Softmax(1))},
+        "model Sequential returns probabilities; leave out its last softmax",
+    ),
+    ({"model": single()}, "one logit for two classes; return one a class"),
+    ({"model": single(), "labels": Y * 0}, "one logit for two classes; return one a class"),
+    ({"model": single(), "labels": Y * 0, "method": "standard"}, "one logit for two classes"),
     ({"model": nn.Flatten(0)}, r"gives an output of shape \(16,\) for 1 images"),
     ({"model": Changing()}, "model Changing changes its input in place"),
     ({"model": Guarded()}, "fails on images a little outside .* too dark .*clamp_start=true"),
@@ -208,6 +222,70 @@ LOSS: list[tuple[dict[str, Any], str]] = [
 def test_mail_loss_names_what_is_wrong(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(pm.UsageError, match=words):
         pm.mail_loss(**{"model": net(), "x": X.clone(), "labels": Y, "method": "mail-at", "num_steps": 1, **wrong})
+
+
+def test_float16_autocast_is_refused_and_bfloat16_is_not() -> None:
+    """Its gradients are zero for a confident network: PGD broke 4 % of what it breaks in float32."""
+    calls: list[Callable[[], object]] = [
+        lambda: pm.mail_loss(net(), X, Y, "mail-at", num_steps=1),
+        lambda: pm.attack("pgd", eps=0.1, step_size=0.1, num_steps=1)(net(), X, Y),
+    ]
+    for call in calls:
+        with (
+            torch.autocast("cpu", dtype=torch.float16),
+            pytest.raises(pm.UsageError, match=r"give it dtype=torch\.bfloat16"),
+        ):
+            call()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            call()
+
+
+def test_an_evaluation_is_of_its_own_precision_wherever_it_is_called() -> None:
+    torch.manual_seed(0)
+    last = nn.Linear(16, 2)
+    last.weight.data *= 100
+    model = nn.Sequential(nn.Flatten(), last)
+    x = torch.rand(64, 1, 4, 4)
+    labels = model(x).argmax(1)
+    plain = pm.evaluate(model, (x, labels), ["pgd-20"], eps=0.2)
+    with torch.autocast("cpu", dtype=torch.float16):
+        inside = pm.evaluate(model, (x, labels), ["pgd-20"], eps=0.2)
+    assert inside["pgd-20"]["correct"] == plain["pgd-20"]["correct"]
+    assert inside["warnings"] == plain["warnings"]
+
+
+def test_training_is_of_its_own_precision_wherever_it_is_called(tmp_path: Path) -> None:
+    known: dict[str, Any] = {"data": blobs(), "model": "small-cnn", "epochs": 1, "device": "cpu"}
+    plain = pm.train("at", out=tmp_path / "plain", **known)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = pm.train("at", out=tmp_path / "inside", **known)
+    assert inside.record["weights"] == plain.record["weights"]
+
+
+def test_outside_of_autocast_nothing_keeps_its_copies_of_weights() -> None:
+    """Copies that a network's own autocast makes must be forgotten at its end, or a step would see old weights."""
+    with outside_autocast():
+        depth = torch.autocast_increment_nesting()
+        torch.autocast_decrement_nesting()
+    assert depth == 1
+
+
+ATTACK: list[tuple[nn.Module, torch.Tensor, torch.Tensor, str]] = [
+    (net().bfloat16(), X.bfloat16(), Y, r"images are torch.bfloat16, too coarse .* pass x.float\(\)"),
+    (net().double(), X.half(), Y, "images are torch.float16, too coarse"),
+    (Pair(), X, Y, "the model returns tuple; return one tensor of logits"),
+    (single(), X, Y, "one logit for two classes; return one a class"),
+    (single(), X, Y * 0, "one logit for two classes; return one a class"),
+]
+
+
+@pytest.mark.parametrize("name", ["pgd", "early_stop_pgd", "apgd", "fab", "square", "lm_pgd"])
+@pytest.mark.parametrize(("model", "x", "labels", "words"), ATTACK, ids=[words[:20] for *_, words in ATTACK])
+def test_every_attack_refuses_what_it_cannot_attack(
+    name: str, model: nn.Module, x: torch.Tensor, labels: torch.Tensor, words: str
+) -> None:
+    with pytest.raises(pm.UsageError, match=words):
+        pm.attack(name)(model, x, labels)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

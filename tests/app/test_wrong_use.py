@@ -227,6 +227,10 @@ EVALUATIONS = [
     ("Invalid value for '--seed'", ("--seed", "-1")),
     ("did you mean pgd-20", ("--attacks", "pgd20")),
     ("from 1 to 360", ("--num-examples", "0")),
+    ("--aa-examples must be 1 or more, not 0", ("--attacks", "aa", "--aa-examples", "0")),
+    ("--aa-examples is for aa, aa-plus, aa-rand: leave it out", ("--attacks", "nat,apgd-ce", "--aa-examples", "5")),
+    ("AutoAttack on the first 1,000", ("--attacks", "aa", "--protocol", "official-1000", "--aa-examples", "5")),
+    ("1 images cannot be split into 2 shards", ("--attacks", "aa", "--aa-examples", "1", "--shard", "2/2")),
     ("did you mean standard", ("--protocol", "standart")),
     ("--norm", ("--norm", "L1")),
     ("is a radius in Linf: give --eps as well as --norm L2", ("--norm", "L2")),
@@ -289,6 +293,7 @@ def test_files_of_another_kind_are_left_alone(program: Program, trained: Path, c
         program.refuses("belongs to the run in", *command, f"other/{name}")
 
 
+@pytest.mark.slow
 def test_files_of_the_same_kind_are_replaced(program: Program, trained: Path) -> None:
     shutil.copytree(trained, "run")
     few = ("run", "--num-examples", "4", "--device", "cpu")

@@ -1,6 +1,7 @@
 """The audit: what each check sees, on models whose fault is known."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +13,14 @@ from autoattack_helpers import Linear, digits_model, digits_test, linear_task
 from masks import LowTemperature, NoisyInput, Quantised
 from torch import nn
 
+from probmargin.attacks.balls import Norm
 from probmargin.core.errors import UsageError
 from probmargin.evaluation.audit import Bench, audit, lines
-from probmargin.evaluation.audit_rules import RULES, Check
+from probmargin.evaluation.audit_rules import OF_IMAGES, RULES, Check
 from probmargin.evaluation.room import find_room
 from probmargin.evaluation.run_audit import audit_subject
 from probmargin.evaluation.subject import EvaluationRequest
+from probmargin.runs.run import open_run
 
 EPS = 0.04
 
@@ -63,6 +66,34 @@ def test_a_masked_model_is_warned_about(mask: Callable[[nn.Module], nn.Module], 
     result = audit(mask(model).eval(), x[:40], labels[:40], "Linf", 0.16)
     assert expected <= warned(result), lines(result)
     assert any("warn" in line for line in lines(result))
+
+
+@pytest.mark.parametrize(
+    ("norm", "eps"),
+    [
+        ("L2", 8 / 255),
+        pytest.param("L2", 1e-4, marks=pytest.mark.slow),
+        pytest.param("Linf", 1e-3, marks=pytest.mark.slow),
+    ],
+)
+def test_a_small_ball_is_no_flat_loss(norm: Norm, eps: float) -> None:
+    """There the clean loss is nearly all of the loss after any number of steps."""
+    model, (x, labels) = digits_model(), digits_test()
+    for network, verdict in ((model, "pass"), (Quantised(model).eval(), "warn")):
+        assert by_name(audit(network, x[:20], labels[:20], norm, eps))["flat_loss"]["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("losses", "value"),
+    [((1.0, 1.1, 1.5), 0.2), ((1.0, 0.9, 1.5), 0.0), ((1.0, 1.0, 1.0), 1.0), ((1.0, 0.9, 0.8), 1.0)],
+)
+def test_flatness_is_of_the_rise(losses: tuple[float, float, float], value: float) -> None:
+    model, x, labels = linear_task(count=4)
+    bench = Bench(model, x, labels, "Linf", EPS, 0, find_room(model, x, None))
+    bench.loss = dict(zip(("nat", "pgd-1", "pgd-100"), losses, strict=True))
+    assert bench.flatness() == pytest.approx(value)
+    bench.loss["pgd-100"] = math.nan
+    assert math.isnan(bench.flatness())
 
 
 @pytest.mark.slow
@@ -119,6 +150,7 @@ def test_a_run_is_audited_into_its_folder(trained: Path, tmp_path: Path) -> None
     request = EvaluationRequest(run=folder, num_examples=10, device="cpu")
     result, path = audit_subject(request, trained, said.append)
     assert path == folder / "audit.json"
+    assert result["weights"] == open_run(folder).record["weights"], "which state it is of"
     assert json.loads(path.read_text(encoding="utf-8")) == result
     assert by_name(result)["transfer"]["value"] is not None
     assert said[-1].startswith(result["verdict"])
@@ -133,3 +165,12 @@ def test_a_network_the_command_built_is_not_blamed_for_its_mode(
     request = EvaluationRequest(model="own_audited:build", data="digits", eps="0.01", num_examples=5, device="cpu")
     result, path = audit_subject(request, None, lambda line: None)
     assert (by_name(result)["train_mode"]["verdict"], path) == ("pass", None)
+
+
+def test_a_warning_by_one_image_says_so() -> None:
+    """Of 20 images one is 5 %, above most thresholds: an honest network trips one by luck."""
+    assert Check("black_box", 1 / 20).plain(20)["advice"].endswith("It is 1 image of 20: judge more before that.")
+    assert Check("black_box", 2 / 20).plain(20)["advice"] == RULES["black_box"].advice
+    assert Check("black_box", 1 / 50).plain(50)["advice"] == RULES["black_box"].advice, "no warning"
+    assert Check("flat_loss", 1.0).plain(1)["advice"] == RULES["flat_loss"].advice, "counts no images"
+    assert set(OF_IMAGES) < set(RULES)

@@ -343,3 +343,11 @@ def test_methods_are_frozen() -> None:
     method: Method = named("at")
     with pytest.raises(AttributeError):
         method.lr = 1.0  # type: ignore[misc]
+
+
+def test_a_preset_beside_a_method_is_refused() -> None:
+    """It would change nothing, since a Method is resolved already."""
+    with pytest.raises(UsageError, match="a Method is a recipe already, of preset paper; leave preset='official' out"):
+        resolve(named("at"), preset="official")
+    assert resolve(named("mail-at", "official"), preset="official").preset == "official"
+    assert resolve(named("mail-at", "official")).preset == "official"

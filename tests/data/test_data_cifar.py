@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from probmargin.core.errors import UsageError
-from probmargin.data.cifar import load_cifar
+from probmargin.data.cifar import LAYOUTS, load_cifar
 from probmargin.data.dataset import DataSet
 
 WriteCifar = Callable[[str, Path], Path]
@@ -155,6 +155,36 @@ def test_missing_files_are_named_with_the_fix(
     pack(folder, tmp_path / "cifar-10-python.tar.gz")
     with pytest.raises(UsageError, match=r"tar\.gz.*cifar-10-batches-py/data_batch_4 is missing"):
         load_cifar("cifar10", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_test_images_alone_serve_where_no_training_is_meant(
+    name: str, tmp_path: Path, write_cifar: WriteCifar, pack: Callable[[Path, Path], None]
+) -> None:
+    folder = write_cifar(name, tmp_path)
+    whole = load_cifar(name, tmp_path, needs_train=False)
+    pack(folder, tmp_path / "kept")
+    train = [folder / file for file in LAYOUTS[name].train]
+    for file in train[1:]:
+        file.unlink()
+    if len(train) > 1:
+        with pytest.raises(UsageError, match="data_batch_2 is missing"):
+            load_cifar(name, tmp_path, needs_train=False)
+    train[0].unlink()
+    for place in (tmp_path, folder):
+        with pytest.raises(UsageError, match=f"{train[0].name} is missing in {folder}: pass --data-dir"):
+            load_cifar(name, place)
+        alone = load_cifar(name, place, needs_train=False)
+        assert (len(alone.train), alone.classes, alone.open_ended) == (0, whole.classes, False)
+        assert torch.equal(alone.test.images, whole.test.images)
+        assert torch.equal(alone.test.labels, whole.test.labels)
+        assert alone.fingerprint != whole.fingerprint
+    (tmp_path / "kept").rename(tmp_path / LAYOUTS[name].remote.file_name)
+    assert same(load_cifar(name, tmp_path, needs_train=False), whole), "the whole set comes first"
+    (tmp_path / LAYOUTS[name].remote.file_name).unlink()
+    (folder / LAYOUTS[name].meta).unlink()
+    with pytest.raises(UsageError, match="is missing"):
+        load_cifar(name, tmp_path, needs_train=False)
 
 
 GOOD = np.zeros((3, 3072), np.uint8)

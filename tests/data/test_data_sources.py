@@ -78,6 +78,18 @@ def test_truncated_svhn_is_named(keep: int, tmp_path: Path) -> None:
         load_svhn(tmp_path)
 
 
+def test_svhn_has_test_images_alone_where_no_training_is_meant(tmp_path: Path) -> None:
+    write_svhn(tmp_path)
+    whole = load_svhn(tmp_path, needs_train=False)
+    (tmp_path / "train_32x32.mat").unlink()
+    alone = load_svhn(tmp_path, needs_train=False)
+    assert (len(whole.train), len(alone.train), alone.classes) == (12, 0, whole.classes)
+    assert torch.equal(alone.test.images, whole.test.images)
+    assert alone.fingerprint != whole.fingerprint
+    with pytest.raises(UsageError, match=r"train_32x32\.mat is missing"):
+        load_svhn(tmp_path)
+
+
 def test_missing_svhn_names_the_fix(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"train_32x32.mat is missing in {tmp_path}: pass --data-dir .*--download"):
         load_svhn(tmp_path)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 import pytest
 import torch
@@ -28,6 +28,7 @@ from probmargin.evaluation.evaluate import EvaluationSettings, Keep, evaluate, j
 from probmargin.evaluation.network import (
     Form,
     Ready,
+    SearchPrecision,
     Watched,
     captured_float32,
     captured_form,
@@ -377,6 +378,8 @@ def test_only_the_forms_that_are_asked_are_wanted() -> None:
     assert {form_for(attack) for attack in (APGD(loss="dlr_targeted"), FAB())} == {"bf16"}
     assert {form_for(attack) for attack in (FAB(norm="L2"), Square(norm="L2"), PGD())} == {"tf32"}
     assert form_for(Square()) == "fp16"
+    mine = type("Mine", (APGD,), {"__module__": "lab"})()
+    assert {form_for(mine, search) for search in get_args(SearchPrecision)} == {None}, "how it asks is not known"
 
 
 def test_tf32_takes_the_place_of_a_float16_form_that_overflows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def test_fresh_results_stand_alone(run: Path) -> None:
 
 def test_what_a_kept_result_was_made_by_is_told(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = look(run, "pgd-1")
-    monkeypatch.setattr("probmargin.evaluation.subject.commit", lambda: "another")
+    monkeypatch.setattr("probmargin.engine.environment.commit", lambda: "another")
     results, _ = look(run, "nat")
     assert results["commit"] == "another"
     assert results["pgd-1"]["commit"] == first["commit"]

@@ -16,6 +16,7 @@ from probmargin.attacks.balls import Norm, project
 from probmargin.core.errors import UsageError
 from probmargin.data.digits import load_digits
 from probmargin.evaluation.export import rescore, round_inside
+from probmargin.evaluation.places import merge
 from probmargin.evaluation.search import inside_threat_model
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.runs.run import open_run
@@ -119,3 +120,15 @@ def test_rows_tell_their_place_in_the_data(tmp_path: Path) -> None:
     assert not np.array_equal(stored["labels"], labels)
     assert np.array_equal(stored["labels"], labels[stored["index"]])
     assert float(np.abs(stored["x_adv"] - x[stored["index"]] / 255).max()) <= 8 / 255 + 1e-6
+    whole = np.load(out.with_suffix(".npz"))["index"]
+    assert np.array_equal(whole, stored["index"])
+    for options in ({"num_examples": 7}, {"num_examples": 7, "shard": "1/2"}, {"num_examples": 7, "shard": "2/2"}):
+        torch.manual_seed(0)  # the network is built at random
+        evaluate_subject(EvaluationRequest(**asked, **options, out=out), lambda _: None)  # type: ignore[arg-type]
+        if "shard" not in options:
+            assert np.array_equal(np.load(out.with_suffix(".npz"))["index"], whole[:7])
+            out.with_suffix(".npz").unlink()
+    merge(out)
+    joined = np.load(out.with_suffix(".npz"))
+    assert np.array_equal(joined["index"], whole[:7])
+    assert np.array_equal(joined["labels"], labels[joined["index"]])

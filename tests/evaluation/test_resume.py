@@ -2,13 +2,19 @@
 
 import importlib
 import json
+import logging
+import os
 import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, make_dataclass, replace
+from enum import Enum
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +28,7 @@ from probmargin.attacks.apgd import APGD
 from probmargin.evaluation import parts as parts_module
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
 from probmargin.evaluation.network import Ready
+from probmargin.evaluation.own_code import settings_of_layers
 from probmargin.evaluation.parts import StoredParts, model_code_hash, weights_hash
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.evaluation.summary import summarize
@@ -258,6 +265,49 @@ class Set(nn.Module):
         self.last = nn.Linear(4, 2)
 
 
+class Own:
+    """An object such as a small configuration."""
+
+    def __init__(self, **attributes: Any) -> None:
+        vars(self).update(attributes)
+
+
+class Slotted:
+    __slots__ = ("level",)
+
+    def __init__(self, level: int) -> None:
+        self.level = level
+
+
+class Picky(dict[str, Any]):
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    level: int
+
+
+OTHERS = make_dataclass("Others", ["level"])
+OTHERS.__module__ = "types"
+"""A dataclass of Python's own or of an installed package."""
+
+
+class Mode(Enum):
+    ONE = 1
+    TWO = 2
+
+
+def ring(level: int, count: int = 40) -> Own:
+    """Objects that all hold each other, and a list that holds itself."""
+    every = [Own(level=level, place=place) for place in range(count)]
+    for one in every:
+        one.every, one.some = every, {*every[:20]}  # type: ignore[attr-defined]
+    every.append(every)  # type: ignore[arg-type]
+    return every[0]
+
+
 @pytest.mark.parametrize(
     ("one", "another"),
     [
@@ -274,6 +324,20 @@ class Set(nn.Module):
         ({"chosen": {"level": 1.0}}, {"chosen": {"level": 2.0}}),
         ({"modes": {"a"}}, {"modes": {"b"}}),
         ({"call": torch.relu}, {"call": torch.tanh}),
+        ({"call": partial(torch.clamp, min=0)}, {"call": partial(torch.clamp, min=1)}),
+        ({"kind": torch.float32}, {"kind": torch.float16}),
+        ({"own": Own(level=1)}, {"own": Own(level=2)}),
+        ({"own": Own(level=1)}, {"own": Own(other=1)}),
+        ({"own": Own(means=[torch.zeros(1)])}, {"own": Own(means=[torch.ones(1)])}),
+        ({"own": {"a": Own(inner=Own(level=1))}}, {"own": {"a": Own(inner=Own(level=2))}}),
+        ({"own": {Own(level=1)}}, {"own": {Own(level=2)}}),
+        ({"own": Slotted(1)}, {"own": Slotted(2)}),
+        ({"own": Chosen(1)}, {"own": Chosen(2)}),
+        ({"own": OTHERS(1)}, {"own": OTHERS(2)}),
+        ({"own": SimpleNamespace(level=1)}, {"own": SimpleNamespace(level=2)}),
+        ({"own": Mode.ONE}, {"own": Mode.TWO}),
+        ({"own": Picky(level=1)}, {"own": Picky(level=2)}),
+        ({"own": ring(1)}, {"own": ring(2)}),
     ],
 )
 def test_what_layers_are_set_to_is_a_part_of_a_model(one: dict[str, Any], another: dict[str, Any]) -> None:
@@ -301,6 +365,76 @@ def test_a_machines_folders_and_devices_are_no_part_of_a_model(here: str, there:
 )
 def test_a_tensor_of_an_odd_kind_is_no_error(odd: torch.Tensor) -> None:
     assert model_code_hash(Set(odd=odd), "mine:build") == model_code_hash(Set(odd=odd), "mine:build")
+
+
+def test_what_is_no_plain_object_counts_by_its_kind() -> None:
+    one, two = (
+        Set(log=logging.getLogger(name), net=[nn.Linear(2, 2)], lock=threading.Lock(), none=object())
+        for name in ("one", "two")
+    )
+    assert model_code_hash(one, "mine:build") == model_code_hash(two, "mine:build")
+    deep: list[Any] = []
+    for _ in range(2000):
+        deep = [deep]
+    assert "list" in settings_of_layers(Set(deep=deep))["deep"]
+
+
+class Closed:
+    """An object of one's own with private slots, that answers for no other name."""
+
+    __slots__ = ("__level", "unset")
+
+    def __init__(self, level: int) -> None:
+        self.__level = level
+
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError(name)
+
+
+def test_private_slots_count_and_numbers_of_numpy_are_told_as_in_every_version() -> None:
+    one, same, other = (settings_of_layers(Set(own=Closed(level))) for level in (1, 1, 2))
+    assert one == same
+    assert one != other
+    assert "(" == settings_of_layers(Set(level=np.float64(0.5)))["level"][0], "a shape, not a repr"
+
+
+OBJECTS = """
+from dataclasses import dataclass, field
+from torch import nn
+from probmargin.evaluation.parts import model_code_hash
+
+class Config:
+    def __init__(self):
+        self.names, self.me, self.call = {"a", "b", "c", "d"}, self, lambda x: x
+        self.inner = Inner()
+
+@dataclass
+class Inner:
+    marks: set = field(default_factory=lambda: {Mark(name) for name in "abcdef"})
+
+@dataclass(frozen=True)
+class Mark:
+    name: str
+
+layer = nn.Identity()
+layer.config = Config()
+print(model_code_hash(layer, "mine:build"))
+"""
+
+
+def test_objects_are_told_alike_in_every_process(tmp_path: Path) -> None:
+    (tmp_path / "objects.py").write_text(OBJECTS, encoding="utf-8")
+    found = {
+        subprocess.run(
+            [sys.executable, str(tmp_path / "objects.py")],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1
 
 
 KEEPS = """

@@ -62,7 +62,8 @@ def test_joined_shards_are_the_whole(run: Path, tmp_path: Path, count: int) -> N
 
 def test_a_shard_that_another_machine_searched_says_so(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for machine, shard in (("H200", "1/2"), ("CPU", "1/2"), ("CPU", "2/2")):
-        monkeypatch.setattr("probmargin.evaluation.subject.hardware", lambda _, name=machine: name)
+        for module in ("evaluation.subject", "engine.environment"):
+            monkeypatch.setattr(f"probmargin.{module}.hardware", lambda _, name=machine: name)
         evaluate_subject(request(run, attacks=("nat", "pgd-1"), shard=shard), silent)
     results, _ = merge(run)
     assert results["hardware"] == "CPU"

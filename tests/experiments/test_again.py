@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from experiment_helpers import QUICK, TINY
 
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import Interrupted, UsageError
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.experiments import catalogue, grid, reproduce as module, work
 from probmargin.experiments.experiment import Column, Experiment, Row
@@ -23,7 +23,6 @@ from probmargin.experiments.study import Bench
 from probmargin.experiments.table2 import TABLE2
 from probmargin.reporting.cells import evaluations
 from probmargin.runs.run import Run
-from probmargin.training.loop import Interrupted
 from probmargin.training.progress import Reporter
 from probmargin.training.request import TrainRequest
 from probmargin.training.train import train

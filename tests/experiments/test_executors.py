@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from experiment_helpers import end_or_wait, note, save_state, save_then_wait_for_child, task, wait_to_be_stopped
 
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import Interrupted, UsageError
+from probmargin.engine.signals import terminate_as_interrupt
 from probmargin.experiments import local
 from probmargin.experiments.cluster import Share
 from probmargin.experiments.local import Waiting, run_on_devices
 from probmargin.experiments.work import Outcome
-from probmargin.training.loop import Interrupted
-from probmargin.training.signals import terminate_as_interrupt
 
 
 def test_a_child_waits_for_its_parent(tmp_path: Path) -> None:

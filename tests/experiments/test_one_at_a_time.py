@@ -12,15 +12,14 @@ import pytest
 from another_process import another_in
 from experiment_helpers import use_tiny
 
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import Interrupted, UsageError
 from probmargin.engine.lock import LOCK, held
+from probmargin.engine.signals import stop_signals
 from probmargin.experiments import reproduce as module, work
 from probmargin.experiments.forecast import Forecaster
 from probmargin.experiments.reproduce import make_plan, render, reproduce
 from probmargin.experiments.request import ReproduceRequest
 from probmargin.runs.run import Run
-from probmargin.training.loop import Interrupted
-from probmargin.training.signals import stop_signals
 
 AT, MAIL = "digits-small-cnn-at-s1", "digits-small-cnn-mail-at-s1"
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from experiment_helpers import use_tiny
 
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import Interrupted, UsageError
 from probmargin.core.records import canonical_hash
 from probmargin.evaluation.protocol import PROTOCOLS
 from probmargin.evaluation.subject import evaluate_subject
@@ -18,7 +18,6 @@ from probmargin.experiments.request import ReproduceRequest
 from probmargin.reporting.cells import verdicts
 from probmargin.reporting.spec import ColumnSpec
 from probmargin.runs.run import Run
-from probmargin.training.loop import Interrupted
 from probmargin.training.request import TrainRequest
 from probmargin.training.train import train
 
@@ -158,6 +157,25 @@ def test_a_folder_with_another_run_is_a_failure_with_a_name(monkeypatch: pytest.
     assert failed == ["digits-small-cnn-at-s1"]
     assert "epochs is 2 there and 3 here" in said[-2]
     assert "its recipe is not the row's: epochs is 2, not 3" in said[-1]
+
+
+def test_machines_share_a_table_by_its_seeds(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    said, failed = go(trials=2, seeds=(2,), only=("at",), keep_records=kept)
+    assert not failed
+    assert [path.name for path in Path("runs/reproduce").glob("digits-*")] == ["digits-small-cnn-at-s2"]
+    assert "- `at`: 1 of 2 trials" in said[-1]
+    said, _ = go(trials=2, seeds=(1,), only=("at",), keep_records=kept, out=Path("elsewhere"))
+    assert [path.name for path in Path("elsewhere").glob("digits-*")] == ["digits-small-cnn-at-s1"]
+    assert "| `at` | 2 | " in said[-1]
+
+
+def test_seeds_that_are_no_trials_are_refused() -> None:
+    for seeds in ((3,), (0,), (1, 5)):
+        with pytest.raises(UsageError, match="the trials here are seeds 1 to 2; name one of these, or raise --trials"):
+            make_plan(request(trials=2, seeds=seeds))
+    with pytest.raises(UsageError, match="leave out --only, --seeds and --aa-examples"):
+        reproduce(request(name="label-noise", only=(), seeds=(1,)), lambda _: None)
 
 
 def test_dry_run_prints_rows_runs_and_a_forecast() -> None:

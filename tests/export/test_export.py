@@ -13,6 +13,7 @@ import pytest
 import torch
 from blobs import blobs
 from needs import package
+from safetensors import safe_open
 from safetensors.torch import save_file
 from strategies import tiny_net
 from torch import nn
@@ -117,7 +118,7 @@ def test_a_card_carries_what_was_measured(trained: Path, tmp_path: Path) -> None
     said: list[str] = []
     pm.export(run, tmp_path / "n.safetensors", num_examples=10, log=said.append)
     assert json.loads((tmp_path / "n.safetensors.card.json").read_text())["accuracy"] == []
-    assert any("earlier state" in line for line in said)
+    assert any("another state" in line for line in said)
 
 
 def test_a_card_names_the_epoch_of_the_state_that_was_taken(trained: Path, tmp_path: Path) -> None:
@@ -288,14 +289,40 @@ def build(num_classes):
 """
 
 
-def own_run(folder: Path, monkeypatch: pytest.MonkeyPatch, model: str, source: str) -> None:
+def own_run(folder: Path, monkeypatch: pytest.MonkeyPatch, model: str, source: str, **asked: Any) -> None:
     """A short run, in `folder`, of a network that a user wrote."""
     (folder / f"{model.partition(':')[0]}.py").write_text(source, encoding="utf-8")
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
     recipe = resolve("standard", data="digits", epochs=1)
-    request = TrainRequest(out=folder / "run", model=model, device="cpu", normalize=True)
+    request = TrainRequest(out=folder / "run", model=model, device="cpu", normalize=True, **asked)
     train(recipe, load_digits(), request, Reporter(quiet=True))
+
+
+DRAWN = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+        self.mixed = torch.randn(64, 64) / 8
+    def forward(self, x):
+        return self.linear(x.flatten(1) @ self.mixed)
+"""
+
+
+def test_a_file_says_its_seed_by_which_its_network_is_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What this network draws beside its weights is no part of them."""
+    own_run(tmp_path, monkeypatch, "owndrawn:Net", DRAWN, seed=7)
+    out = pm.export("run", tmp_path / "m.safetensors", num_examples=4)
+    with safe_open(out, framework="pt") as file:
+        facts = json.loads(file.metadata()["probmargin"])
+    assert (facts["seed"], facts["recipe_hash"]) == (7, open_run("run").record["recipe_hash"])
+    x = load_digits().test.floats()[:5]
+    torch.testing.assert_close(pm.load_model(out, "owndrawn:Net")(x), open_run("run").model(x))
 
 
 NAMES_OF_OURS = """
@@ -382,6 +409,9 @@ def test_a_file_has_nothing_imported_that_the_caller_did_not_name(tmp_path: Path
         pm.load_model(write({"model": "small-cnn", "settings": settings}))
     with pytest.raises(UsageError, match="does not fit the network it names"):
         pm.load_model(write({"model": "small-cnn", "settings": {"classes": 3}}))
+    for seed in ("7", 2**70, [7]):
+        with pytest.raises(UsageError, match="does not fit the network it names"):
+            pm.load_model(write({"model": "small-cnn", "settings": settings, "seed": seed}))
 
 
 def test_a_model_that_branches_on_its_data_cannot_be_exported(tmp_path: Path) -> None:

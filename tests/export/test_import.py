@@ -55,6 +55,12 @@ def test_imported_weights_give_the_same_logits(tmp_path: Path, kind: str, layout
     ours = pm.import_weights(tmp_path / "theirs.pt", out, layout=layout, model=model, log=said.append)
     with torch.no_grad():
         torch.testing.assert_close(ours(X), theirs(X), rtol=1e-5, atol=1e-5)
+    before = torch.get_rng_state()
+    again = pm.load_model(out)
+    assert torch.equal(before, torch.get_rng_state())
+    assert not again.training
+    with torch.no_grad():
+        assert torch.equal(again(X), ours(X))
     assert any("tensors matched" in line for line in said)
     assert not any(line.startswith(("missing", "unexpected")) for line in said)
 

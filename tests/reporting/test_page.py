@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_runs import EVALUATION, RECIPE, evaluation, picture, report, sample, write_run
+from report_runs import AUDIT, EVALUATION, RECIPE, evaluation, picture, report, sample, write_run
 
 from probmargin.core.errors import UsageError
 from probmargin.core.stats import mcnemar
@@ -177,6 +177,27 @@ def test_a_run_that_stands_half_way(tmp_path: Path) -> None:
     assert "After" not in page_of(path).words
 
 
+def test_a_command_trains_a_fork_of_a_fine_tuned_run_as_that_was_trained(tmp_path: Path) -> None:
+    """From scratch it would be another network."""
+    origin = {"run": "tuned", "epoch": 2, "recipe_hash": "a", "checkpoint": {"sha256": "b", "new_head": True}}
+    path = write_run(tmp_path / "a", parts="finished", forked_from=origin, compile="off")
+    (gap,) = (gap for gap in gaps(report(path)) if gap.section == "weights")
+    assert " --compile off --checkpoint FILE --new-head --out " in gap.command
+    stopped = write_run(tmp_path / "c", epochs=3, parts="", forked_from=origin)
+    (gap,) = (gap for gap in gaps(report(stopped)) if gap.section == "curves")
+    assert "--checkpoint" not in gap.command, "its own state has what it needs"
+    plain = write_run(tmp_path / "b", parts="finished", compile="default")
+    (gap,) = (gap for gap in gaps(report(plain)) if gap.section == "weights")
+    assert not {"--checkpoint", "--compile"} & set(gap.command.split())
+
+
+def test_margins_of_a_run_without_an_attack_are_said_to_be_of_clean_images(tmp_path: Path) -> None:
+    line = "It was trained without an attack, so its margins are those of clean images."
+    clean = write_run(tmp_path / "clean", recipe={**RECIPE, "method": "standard", "attack": None})
+    assert line in page_of(clean).words
+    assert line not in page_of(write_run(tmp_path / "attacked")).words
+
+
 def test_commands_carry_what_the_run_was_made_with(tmp_path: Path) -> None:
     settings = {"num_classes": 2, "in_channels": 1, "mean_std": [[0.5], [0.2]]}
     monitors = {"counts": {"pgd-20": 100}}
@@ -206,6 +227,23 @@ def test_a_damaged_file_is_left_out_and_named(tmp_path: Path) -> None:
     assert "No audit has asked" in page.words
     assert "Margins and weights of single images were not kept" in page.words
     assert read_folder(path).trained == 6
+
+
+def test_results_of_an_earlier_state_are_not_shown_as_the_runs(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", weights="end")
+    for name, plain in (("evaluation", EVALUATION), ("audit", AUDIT)):
+        (path / f"{name}.json").write_text(json.dumps({**plain, "weights": "half way"}), encoding="utf-8")
+    told = {gap.section: gap for gap in gaps(report(path))}
+    assert set(told) == {"results", "audit"}
+    assert all("earlier state" in gap.text for gap in told.values())
+    assert told["results"].command == f"probmargin evaluate {path}"
+    page = page_of(path)
+    assert "are classified correctly" not in page.words
+    assert "The audit warns" not in page.words
+    for name, plain in (("evaluation", EVALUATION), ("audit", AUDIT)):
+        (path / f"{name}.json").write_text(json.dumps({**plain, "weights": "end"}), encoding="utf-8")
+    assert gaps(report(path)) == []
+    assert "The audit warns" in page_of(path).words
 
 
 @pytest.mark.parametrize("missing", ["folder", "record"])
@@ -244,8 +282,16 @@ def test_runs_measured_in_another_way_are_not_compared(tmp_path: Path) -> None:
     found = differences(first, wider, ["nat", "pgd-20"])
     assert [bool(difference.reason) for difference in found] == [False, True]
     assert "eps is 0.2, not 0.1" in found[1].reason
+    usual = replace(second, folder=replace(second.folder, evaluation={**EVALUATION, "eps": 8 / 255}))
+    assert differences(first, usual, ["pgd-20"])[0].reason == "cannot be compared: eps is 8/255, not 0.1"
     other = replace(second, folder=replace(second.folder, record={**second.folder.record, "data_fingerprint": "g"}))
-    assert "data_fingerprint" in differences(first, other, ["nat"])[0].reason
+    (changed,) = differences(first, other, ["nat"])
+    assert changed.reason == "cannot be compared: digits has changed between the two"
+    mine = replace(other, label="mine", folder=replace(other.folder, record={**other.folder.record, "data": "npz:a"}))
+    told = differences(first, mine, ["nat", "pgd-20", "worst_case"])
+    assert {found.reason for found in told} == {
+        f"cannot be compared: mine was judged on npz:a, {first.label} on digits"
+    }
     evaluations = [
         {**EVALUATION, "worst_case": {"attacks": names, "correct": "10"}} for names in (["pgd-20"], ["pgd-20", "cw"])
     ]

@@ -13,14 +13,13 @@ import pytest
 import torch
 from experiment_helpers import TINY, crash_once, note, task, wait_to_be_stopped
 
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import Interrupted, UsageError
 from probmargin.experiments import catalogue, grid
 from probmargin.experiments.cluster import run_on_cluster
 from probmargin.experiments.reproduce import reproduce
 from probmargin.experiments.request import ReproduceRequest
 from probmargin.experiments.work import Outcome, Task
 from probmargin.runs.run import Run
-from probmargin.training.loop import Interrupted
 
 pytestmark = [
     pytest.mark.slow,

@@ -5,12 +5,15 @@ torchrun --nproc-per-node 2 gloo_worker.py OUT BATCH
 
 import os
 import sys
+from itertools import product
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
+from probmargin import api as pm
 from probmargin.core.noise import KeyedNoise
 from probmargin.engine.distributed import World, process_group
 from probmargin.methods.resolve import named
@@ -19,6 +22,7 @@ from probmargin.training.network import Network
 from probmargin.training.step import Batch, summarise, train_step
 
 METHODS = "standard at trades mart fat awp trades-awp gairat gair-mart mail-at mail-trades mail-mart mail-awp".split()
+OWN_LOOP = "at gairat mail-at mail-trades mail-mart mail-awp".split()
 
 
 def smooth_net() -> nn.Module:
@@ -57,6 +61,23 @@ def one_step(name: str, world: World, size: int) -> dict[str, torch.Tensor]:
     return found | {"sums": world.reduce(summarise(result, batch.labels))}
 
 
+def own_loop(name: str, world: World, size: int, *, wrapped: bool) -> dict[str, torch.Tensor]:
+    """Gradients of `mail_loss` in a loop of one's own: through torch's wrapper, or averaged by whoever calls."""
+    model = smooth_net()
+    settings = {"attack.start": "zero", "attack.eps": 0.1, "attack.step_size": 0.025, "burn_in_epochs": 0}
+    recipe = pm.resolve(name, settings=settings)
+    batch = share_of(world, size)
+    several = world.size > 1
+    network = DistributedDataParallel(model) if several and wrapped else model
+    shared = True if several and not wrapped else None
+    loss = pm.mail_loss(network, batch.x, batch.labels, recipe, seed=1, all_processes=shared)
+    loss.backward()
+    found = {f"grad {key}": value.grad for key, value in model.named_parameters() if value.grad is not None}
+    if not wrapped:
+        found = {key: world.reduce(value) / world.size for key, value in found.items()}
+    return found | {"loss": world.reduce(loss.detach()) / world.size}
+
+
 def statistics(world: World, share: World, size: int) -> torch.Tensor:
     """Batch norm's running mean after a pass on one process's share."""
     torch.manual_seed(0)
@@ -72,6 +93,9 @@ def statistics(world: World, share: World, size: int) -> torch.Tensor:
 def main(out: Path, size: int) -> None:
     with process_group(torch.device("cpu")) as world:
         found = {f"{name}: {key}": value for name in METHODS for key, value in one_step(name, world, size).items()}
+        for name, wrapped in product(OWN_LOOP, (True, False)):
+            for key, value in own_loop(name, world, size, wrapped=wrapped).items():
+                found[f"{name}, {'wrapped' if wrapped else 'averaged'}: {key}"] = value
         found["statistics"] = statistics(world, world, size)
         found["statistics of all"] = world.reduce(found["statistics"])
         if world.is_writer:

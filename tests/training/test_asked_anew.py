@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from training_runs import Listener, StopAfter, fit, let_accuracy_fall, recipe
 
+from probmargin.core.errors import Interrupted
 from probmargin.runs.run import open_run
-from probmargin.training.loop import Interrupted
 
 LABEL = {"images": "test set", "used_for_selection": False}
 

@@ -43,7 +43,10 @@ def worker() -> ModuleType:
 
 @pytest.mark.parametrize(("processes", "size"), [(2, 128), pytest.param(3, 65, marks=pytest.mark.slow)])
 def test_processes_share_one_batch_as_one_process_does(tmp_path: Path, processes: int, size: int) -> None:
-    """Two of 64 are one of 128, and shares of 21, 22 and 22 are one of 65: gradients, new weights and sums."""
+    """Two of 64 are one of 128, and shares of 21, 22 and 22 are one of 65: gradients, new weights and sums.
+
+    So it is in a loop of one's own, by `mail_loss`.
+    """
     out = tmp_path / "found.safetensors"
     command = torchrun(processes, str(HERE / "gloo_worker.py"), str(out), str(size))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -55,6 +58,11 @@ def test_processes_share_one_batch_as_one_process_does(tmp_path: Path, processes
         assert max(float(value.abs().max()) for key, value in alone.items() if "grad" in key) > 1e-4
         for key, value in alone.items():
             torch.testing.assert_close(shared[f"{name}: {key}"], value, rtol=0, atol=1e-9, equal_nan=True, msg=name)
+    for name in module.OWN_LOOP:
+        for how in ("wrapped", "averaged"):
+            for key, value in module.own_loop(name, World(), size, wrapped=True).items():
+                found = shared[f"{name}, {how}: {key}"]
+                torch.testing.assert_close(found, value, rtol=0, atol=1e-9, msg=f"{name}, {how}: {key}")
     means = torch.stack([module.statistics(World(), World(rank, processes), size) for rank in range(processes)])
     assert means.std(dim=0).max() > 1e-4
     torch.testing.assert_close(shared["statistics"], means.mean(dim=0), rtol=0, atol=1e-12)

@@ -15,7 +15,7 @@ from blobs import blobs
 from PIL import Image
 from training_runs import Listener, StopAfter, fit, recipe, same
 
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import Interrupted, UsageError
 from probmargin.data import folder
 from probmargin.data.dataset import DataSet
 from probmargin.data.files import FileImageSet
@@ -23,7 +23,6 @@ from probmargin.data.folder import load_folder
 from probmargin.data.label_noise import label_noise
 from probmargin.runs.run import open_run
 from probmargin.training.feed import FileFeed, HostFeed, place, with_pixels
-from probmargin.training.loop import Interrupted
 
 CPU = torch.device("cpu")
 

@@ -11,12 +11,12 @@ from blobs import blobs
 from torch import nn
 from training_runs import Listener, StopAfter, fit, let_accuracy_fall, recipe, same
 
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import Interrupted, UsageError
 from probmargin.core.settings import AWP, EMA
 from probmargin.methods.method import Method, Phase
 from probmargin.runs.run import open_run
 from probmargin.training.agreement import recipe_differences
-from probmargin.training.loop import Interrupted
+from probmargin.training.fork import described, parse_fork
 from probmargin.training.state import TrainState
 
 FORKED_AT = 4
@@ -85,6 +85,44 @@ def test_a_fork_is_resumed_like_any_run(tmp_path: Path, steps: int) -> None:
     assert [row["epoch"] for row in open_run(path).metrics] == list(range(6))
     with pytest.raises(UsageError, match="forked_from"):
         fit(tmp_path / "scratch", recipe("mail-at"), resume=True, fork=origin)
+
+
+def test_a_fork_that_is_compiled_otherwise_says_so_and_its_record_too(tmp_path: Path) -> None:
+    """On a CPU too: folding batch norm for the attack rounds otherwise."""
+    fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,), compile="off")
+    origin = f"{tmp_path / 'parent'}@{FORKED_AT}"
+    words = "was trained with --compile off: rounding differs from training from scratch with --compile default"
+    said = Listener()
+    fit(tmp_path / "fork", recipe("mail-at"), fork=origin, reporter=said, keep_epochs=(5,))
+    assert any(words in line for line in said.said)
+    record = open_run(tmp_path / "fork").record
+    assert (record["compile"], record["forked_from"]["compile"]) == ("default", "off")
+    fit(tmp_path / "fork", recipe("mail-at"), fork=origin, resume=True, compile="max-autotune")
+
+    grandchild = Listener()
+    fit(tmp_path / "next", recipe("mail-at"), fork=f"{tmp_path / 'fork'}@5", reporter=grandchild)
+    assert any("--compile off" in line for line in grandchild.said), "part of it is"
+
+    del record["forked_from"]["compile"]
+    open_run(tmp_path / "fork").update_record(forked_from=record["forked_from"])
+    fit(tmp_path / "fork", recipe("mail-at"), fork=origin, resume=True)  # a record as earlier versions wrote it
+
+    alike = Listener()
+    fit(tmp_path / "alike", recipe("mail-at"), fork=origin, reporter=alike, compile="off")
+    assert not any("--compile" in line for line in alike.said)
+    assert "compile" not in open_run(tmp_path / "alike").record["forked_from"]
+
+
+def test_a_fork_knows_how_its_parent_was_compiled_before_it(tmp_path: Path) -> None:
+    """What the parent did after the fork does not count, and a record that does not say is not asked."""
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "parent", recipe("at"), keep_epochs=(1, 4), reporter=StopAfter(5))
+    fit(tmp_path / "parent", recipe("at"), keep_epochs=(1, 4), resume=True, compile="off")
+    assert open_run(tmp_path / "parent").record["resumes"] == [{"epoch": 1, "batch": 1, "compile": "off"}]
+    for epochs, found in ((1, None), (4, "off")):
+        fork = parse_fork(f"{tmp_path / 'parent'}@{epochs}")
+        assert described(fork, "default").get("compile") == found
+        assert "compile" not in described(fork, None)
 
 
 def network(width: int) -> nn.Module:

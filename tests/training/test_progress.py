@@ -143,3 +143,12 @@ def test_a_dry_run_times_real_shapes() -> None:
     )
     assert "for 6 epochs of 4 steps" in text
     assert "(measured: 2 steps of 16 images on cpu)" in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_is_said_is_printed_as_it_is(terminal: bool) -> None:
+    """Names between colons are pictures to rich, and `folder:two: runs/a` holds one."""
+    screen = io.StringIO()
+    reporter = Reporter(console=Console(file=screen, force_terminal=terminal, width=200, color_system=None))
+    reporter.say("trained at on folder:two: [b]runs/a[/b] :fire:")
+    assert screen.getvalue() == "trained at on folder:two: [b]runs/a[/b] :fire:\n"

@@ -17,7 +17,7 @@ import torch
 from training_runs import Listener, StopAfter, fit, recipe, within
 
 import probmargin.training.train as train_module
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import Interrupted, UsageError
 from probmargin.engine import checkpoints
 from probmargin.engine.background import Background
 from probmargin.engine.distributed import World
@@ -25,7 +25,7 @@ from probmargin.engine.lock import LOCK, held
 from probmargin.methods.resolve import resolve
 from probmargin.runs.run import Run, open_run
 from probmargin.training.examples import Dynamics
-from probmargin.training.loop import Interrupted, TrainingStopped
+from probmargin.training.loop import TrainingStopped
 
 STATEFUL = replace(recipe("mail-awp", epochs=4), ema=resolve("at", settings={"ema.decay": 0.9}).ema)
 """Weights, momentum, a moving average and perturbed weights; four epochs of three batches with 16 held out."""

@@ -15,12 +15,12 @@ from training_runs import SMALL, StopAfter, fit, recipe, same
 
 import probmargin.training.train as train_module
 from probmargin import api as pm
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import Interrupted, UsageError
 from probmargin.methods.method import Phase
 from probmargin.methods.resolve import METHODS, resolve
 from probmargin.reporting.cells import deviation
 from probmargin.runs.run import open_run
-from probmargin.training.loop import Interrupted, TrainingStopped
+from probmargin.training.loop import TrainingStopped
 from probmargin.training.progress import Reporter
 from probmargin.training.request import TrainRequest
 from probmargin.training.train import train
@@ -179,6 +179,28 @@ def test_the_record_says_under_what_else_a_run_has_gone_on(tmp_path: Path) -> No
     assert "sync_bn" not in place
     run.update_record(processes=1)
     assert "went on" in str(deviation(open_run(tmp_path / "run").record))
+
+
+def test_the_record_says_how_the_network_was_compiled(tmp_path: Path) -> None:
+    """On a CPU too: folding batch norm for the attack rounds otherwise."""
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "run", recipe(), reporter=StopAfter(5), compile="off")
+    assert open_run(tmp_path / "run").record["compile"] == "off"
+    fit(tmp_path / "run", recipe(), resume=True)
+    record = open_run(tmp_path / "run").record
+    assert record["compile"] == "off"
+    assert record["resumes"] == [{"epoch": 1, "batch": 1, "compile": "default"}]
+
+
+def test_a_record_that_does_not_say_how_it_was_compiled_is_gone_on_with(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "run", recipe(), reporter=StopAfter(5))
+    path = tmp_path / "run" / "record.json"
+    record = json.loads(path.read_text())
+    del record["compile"]
+    path.write_text(json.dumps(record))
+    fit(tmp_path / "run", recipe(), resume=True)
+    assert open_run(tmp_path / "run").record["resumes"] == [{"epoch": 1, "batch": 1}]
 
 
 def test_a_run_is_finished_once_its_weights_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

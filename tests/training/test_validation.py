@@ -11,7 +11,7 @@ from blobs import blobs
 from training_runs import Listener, StopAfter, fit, let_accuracy_fall, recipe, same
 
 from probmargin import api as pm
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import Interrupted, UsageError
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.settings import EMA
 from probmargin.data.dataset import ImageSet, split_validation
@@ -19,7 +19,6 @@ from probmargin.engine import checkpoints
 from probmargin.engine.distributed import World
 from probmargin.evaluation.protocol import build_attack
 from probmargin.runs.run import open_run
-from probmargin.training.loop import Interrupted
 from probmargin.training.network import Network
 from probmargin.training.validation import Judge, Validation, parse_monitors, score
 

@@ -5,8 +5,9 @@ from typing import ClassVar, Literal, final
 
 import torch
 
+from probmargin.core.autocast import check_autocast
 from probmargin.core.batch import AttackResult, TraceLevel
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import UsageError, one_logit
 from probmargin.core.frozen import ModelMode, frozen
 from probmargin.core.fusing import fusable
 from probmargin.core.inference import outside_inference_mode, with_gradients
@@ -16,6 +17,7 @@ from probmargin.core.registry import Registry
 from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_HALF = (torch.float16, torch.bfloat16)
 AttackLoss = Literal["ce", "kl", "cw"]
 
 
@@ -65,10 +67,8 @@ def _check_call(model: object, x: object, labels: object, noise: object) -> int:
         )
     if not isinstance(noise, Noise | None):
         raise UsageError(f"noise is given as {type(noise).__name__}: pass a KeyedNoise, or leave it out")
-    if not bool(((x >= 0) & (x <= 1)).all()):
-        raise UsageError(
-            "an attack takes images in [0, 1]: put the normalisation inside the model, and divide bytes by 255"
-        )
+    check_autocast(x.device)
+    _check_pixels(x)
     if len(labels) == 0:
         return 0
     lowest, highest = torch.stack(torch.aminmax(labels)).tolist()
@@ -77,11 +77,25 @@ def _check_call(model: object, x: object, labels: object, noise: object) -> int:
     return int(highest)
 
 
+def _check_pixels(x: Images) -> None:
+    """Refuse images outside [0, 1], and those whose rounding is as coarse as a step."""
+    if x.dtype in _HALF:
+        raise UsageError(f"images are {x.dtype}, too coarse for an attack's steps: pass x.float()")
+    if not bool(((x >= 0) & (x <= 1)).all()):
+        raise UsageError(
+            "an attack takes images in [0, 1]: put the normalisation inside the model, and divide bytes by 255"
+        )
+
+
 def _with_classes(model: Classifier, highest: int) -> Classifier:
     """The model, which refuses a label beyond its classes before anything looks that label up on a device."""
 
     def forward(x: Images) -> Logits:
         logits = model(x)
+        if not isinstance(logits, torch.Tensor):
+            raise UsageError(f"the model returns {type(logits).__name__}; return one tensor of logits (B, classes)")
+        if logits.ndim == 2 and logits.shape[1] == 1:
+            raise one_logit()
         if logits.ndim == 2 and logits.shape[1] <= highest:
             count = logits.shape[1]
             raise UsageError(

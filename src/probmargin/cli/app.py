@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from probmargin._version import __version__
+from probmargin.core.errors import UsageError
 
 _JOURNEY = "demo list train watch evaluate merge audit report inspect export import reproduce".split()
 
@@ -60,10 +61,29 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _load_plugins(context: typer.Context, names: list[str] | None) -> list[str]:
+    command = context.invoked_subcommand
+    if names and command in ("demo", "reproduce"):
+        raise UsageError(f"{command} trains recipes of the package alone: leave out --plugin")
+    for name in names or ():
+        from probmargin.methods.plugins import load_plugin
+
+        load_plugin(name)
+    return names or []
+
+
 @app.callback()
 def _common(
+    context: typer.Context,
+    plugins: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--plugin", metavar="FILE", help="a .py file or module with margins, weights, ... of your own; repeatable"
+        ),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Train and judge adversarially robust image classifiers."""
+    context.obj = _load_plugins(context, plugins)

@@ -8,18 +8,25 @@ import typer
 from probmargin.cli.app import DataDirOption, DownloadOption, ImageSizeOption, app, is_first_process, show
 from probmargin.core.settings import MOST_SEED
 
+CheckpointOption = Annotated[
+    Path | None, typer.Option("--checkpoint", help="its weights; of a run another state, such as its best")
+]
+
 
 @app.command()
 def evaluate(
     run: Annotated[Path | None, typer.Argument(help="folder of a run")] = None,
     attacks: Annotated[str, typer.Option("--attacks", help="names from: probmargin list attacks")] = "nat,pgd-20,cw",
     model: Annotated[str | None, typer.Option("--model", help="a model that was not trained here")] = None,
-    checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="its weights")] = None,
+    checkpoint: CheckpointOption = None,
     data: Annotated[str | None, typer.Option("--data", help="the run's own unless given")] = None,
     data_dir: DataDirOption = None,
     download: DownloadOption = False,
     image_size: ImageSizeOption = None,
     num_examples: Annotated[int | None, typer.Option("--num-examples", help="only the first N test images")] = None,
+    aa_examples: Annotated[
+        int | None, typer.Option("--aa-examples", help="AutoAttack on the first N of them, labelled so")
+    ] = None,
     norm: Annotated[str | None, typer.Option("--norm", help="Linf or L2")] = None,
     eps: Annotated[str | None, typer.Option("--eps", help="radius, such as 8/255; the run's own unless given")] = None,
     protocol: Annotated[str | None, typer.Option("--protocol", help="standard or official-1000")] = None,
@@ -49,6 +56,7 @@ def evaluate(
         image_size=image_size,
         attacks=tuple(name.strip() for name in attacks.split(",") if name.strip()),
         num_examples=num_examples,
+        aa_examples=aa_examples,
         norm=norm,
         eps=eps,
         protocol=protocol,
@@ -90,7 +98,7 @@ def audit(
     run: Annotated[Path | None, typer.Argument(help="folder of a run")] = None,
     surrogate: Annotated[Path | None, typer.Option("--surrogate", help="run whose adversarial images to try")] = None,
     model: Annotated[str | None, typer.Option("--model", help="a model that was not trained here")] = None,
-    checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="its weights")] = None,
+    checkpoint: CheckpointOption = None,
     data: Annotated[str | None, typer.Option("--data", help="the run's own unless given")] = None,
     data_dir: DataDirOption = None,
     download: DownloadOption = False,

@@ -14,7 +14,7 @@ from probmargin.cli import (
     train as train,
 )
 from probmargin.cli.app import app, fail
-from probmargin.core.errors import Failure, UsageError
+from probmargin.core.errors import Failure, Interrupted, UsageError
 
 INTERRUPTED = 130
 
@@ -41,6 +41,8 @@ def _run() -> None:
         sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
         fail(str(error), 2)
+    except Interrupted as stop:
+        fail(str(stop), INTERRUPTED)
     except KeyboardInterrupt:
         fail("interrupted", INTERRUPTED)
     except Exception as error:
@@ -48,8 +50,6 @@ def _run() -> None:
 
 
 def _fail_or_raise(error: Exception) -> None:
-    if type(error).__name__ == "Interrupted":
-        fail(str(error), INTERRUPTED)
     if isinstance(error, Failure):
         fail(str(error), 1)
     if hasattr(error, "format_message"):
@@ -65,5 +65,7 @@ def _fail_in_parsing(error: Any) -> None:
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stderr.write(f"{error.format_message()}\n")
         sys.exit(2)
+    if getattr(error, "option_name", None) == "--plugin":
+        fail(f"--plugin is given before the command: write probmargin --plugin FILE {command.split()[-1]} ...", 2)
     text = " ".join(error.format_message().split())
     fail(f"{text.rstrip('.')}; see: {command} --help", 2)

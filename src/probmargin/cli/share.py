@@ -15,6 +15,9 @@ def export(
         str, typer.Option("--format", help="safetensors, torch-export, onnx or robustbench (a folder)")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="file, or folder of a bundle; its card is put beside it")],
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="a state of the run, such as its best; the last")
+    ] = None,
     data: Annotated[str | None, typer.Option("--data", help="to check the file on; the run's own unless given")] = None,
     data_dir: DataDirOption = None,
     licence: Annotated[
@@ -32,6 +35,7 @@ def export(
         run=run,
         format=format_name,
         out=out,
+        checkpoint=checkpoint,
         data=data,
         data_dir=data_dir,
         licence=licence,

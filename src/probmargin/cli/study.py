@@ -33,6 +33,9 @@ def reproduce(
         ),
     ] = None,
     trials: Annotated[int | None, typer.Option("--trials", help="seeds 1 to N; the paper's 5, smoke 1")] = None,
+    seeds: Annotated[
+        str, typer.Option("--seeds", help="N,N: of the trials, only these; another machine can run the others")
+    ] = "",
     only: Annotated[str, typer.Option("--only", help="ROW,ROW: only these rows; --dry-run prints them")] = "",
     data_dir: DataDirOption = None,
     download: DownloadOption = False,
@@ -57,10 +60,13 @@ def reproduce(
 
     if dry_run and render:
         raise UsageError("--dry-run prints what would be run and --render what there is: give one of the two")
+    if render and seeds:
+        raise UsageError("--seeds says which trials are run, and --render runs none: leave one of the two out")
     request = ReproduceRequest(
         name=name,
         scale=scale,
         trials=trials,
+        seeds=_seeds(seeds),
         only=tuple(row.strip() for row in only.split(",") if row.strip()),
         aa_examples=aa_examples,
         data_dir=data_dir,
@@ -78,6 +84,17 @@ def reproduce(
         experiments.render(request, show)
     elif failed := experiments.reproduce(request, show):
         fail(f"{counted(len(failed), 'run')} failed: {', '.join(outcome.id for outcome in failed)}", 1)
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    """
+    >>> _seeds("2, 3"), _seeds("")
+    ((2, 3), ())
+    """
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if wrong := [name for name in names if not name.isdecimal()]:
+        raise UsageError(f"--seeds takes numbers with commas between them, such as 2,3, not {wrong[0]!r}")
+    return tuple(dict.fromkeys(int(name) for name in names))
 
 
 @app.command()

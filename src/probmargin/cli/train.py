@@ -33,7 +33,9 @@ def train(
     recipe: Annotated[Path | None, typer.Option("--recipe", help="a recipe.json, instead of --method")] = None,
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
     precision: Annotated[str | None, typer.Option("--precision", help="bf16, tf32 or fp32, of the network")] = None,
-    compile_mode: Annotated[str, typer.Option("--compile", help="default, max-autotune or off, on CUDA")] = "default",
+    compile_mode: Annotated[
+        str, typer.Option("--compile", help="default, max-autotune or off; on a CPU off rounds otherwise, no more")
+    ] = "default",
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
     normalize: Annotated[bool, typer.Option("--normalize", help="mean and std of the data inside the model")] = False,
     checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="weights to start from")] = None,
@@ -78,6 +80,9 @@ def train(
     from probmargin.training.train import train as run_training
 
     _refuse_two_recipes(context, recipe)
+    _refuse_forgotten_plugin(out if resume else None, recipe and recipe.parent, fork and fork.rpartition("@")[0])
+    if monitor is None and _is_given(context, "monitor_every"):
+        raise UsageError("--monitor-every is for curves on test images: give --monitor, such as --monitor pgd-20:1000")
     if resume:
         _refuse_forgotten_data(context, out, data)
     reporter = Reporter(quiet=not is_first_process())
@@ -122,23 +127,38 @@ def train(
     if before is not None and run.record["train_seconds"] == before:
         return  # it was finished, which has been said
     reporter.say(f"trained {resolved.method} on {data}: {run.path}")
-    reporter.say(f"judge it with: probmargin evaluate {typed(run.path)}")
+    plugins = [word for name in context.obj or () for word in ("--plugin", name)]
+    reporter.say(f"judge it with: probmargin {typed(*plugins, 'evaluate', run.path)}")
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Whether an option was typed, be it as its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _refuse_two_recipes(context: typer.Context, recipe: Path | None) -> None:
     """A recipe file says which method and preset it is."""
     for name in ("method", "preset"):
-        source = context.get_parameter_source(name)
-        if recipe is not None and source is not None and source.name == "COMMANDLINE":
+        if recipe is not None and _is_given(context, name):
             raise UsageError(f"--recipe and --{name} both choose a recipe: give one, and change settings with --set")
+
+
+def _refuse_forgotten_plugin(*folders: Path | str | None) -> None:
+    """The runs that a command names may have components of the user's own."""
+    from probmargin.runs.run import Run
+
+    for folder in folders:
+        if folder:
+            Run(Path(folder)).check_plugins()
 
 
 def _refuse_forgotten_data(context: typer.Context, out: Path, data: str) -> None:
     """A run goes on by the command that began it; the default in the place of its data would mislead."""
     from probmargin.runs.run import Run
 
-    run, source = Run(out), context.get_parameter_source("data")
-    if not run.record_path.exists() or source is None or source.name == "COMMANDLINE":
+    run = Run(out)
+    if not run.record_path.exists() or _is_given(context, "data"):
         return
     if (own := str(run.record.get("data", data))) != data:
         raise UsageError(

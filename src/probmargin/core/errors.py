@@ -12,6 +12,10 @@ class Failure(RuntimeError):
     """Not wrong use, yet known: its message is one line, and the command line exits with 1."""
 
 
+class Interrupted(Exception):
+    """The user or the system asked to stop. Its message says what is saved; the command line exits with 130."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """Build the error for a name nobody registered: the nearest ones first, then all.
 
@@ -36,3 +40,10 @@ def unknown_setting(path: str, name: str, known: Iterable[str], owner: str) -> U
     if names:
         return unknown_name(f"setting in {path}", name, names)
     return UsageError(f"{path} {owner} takes no settings: leave out {path}.{name}")
+
+
+def one_logit() -> UsageError:
+    """Build the error for a model with one output for two classes: the softmax of one logit is 1, its gradient 0."""
+    return UsageError(
+        "the model gives one logit for two classes; return one a class, torch.cat([torch.zeros_like(z), z], 1)"
+    )

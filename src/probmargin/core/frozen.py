@@ -25,8 +25,21 @@ def model_mode(model: nn.Module, mode: ModelMode) -> Iterator[None]:
             module.training = was_training
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network inside torch's wrappers for several devices, which bring devices together in every pass.
+
+    >>> net = nn.Linear(2, 2)
+    >>> unwrapped(nn.DataParallel(net)) is net
+    True
+    """
+    while isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        model = model.module
+    return model
+
+
 def with_clean_buffers(model: nn.Module, *, detach: bool) -> Classifier:
     """The model over copies of its buffers; with `detach`, over its parameters cut off from the graph too."""
+    model = unwrapped(model)
     tensors: dict[str, torch.Tensor] = {name: buffer.clone() for name, buffer in model.named_buffers()}
     for name, parameter in model.named_parameters():
         tensors[name] = with_gradients(parameter.detach()) if detach else parameter

@@ -27,7 +27,8 @@ class Registry(Generic[T]):
 
         def enter(cls: C) -> C:
             if name in self._classes:
-                raise ValueError(f"{self.family} {name!r} is already taken by {self._classes[name].__name__}")
+                taken = self._classes[name].__name__
+                raise UsageError(f"{self.family} {name!r} is already taken by {taken}; choose another name")
             cls.registered_name = name  # type: ignore[attr-defined]
             self._classes[name] = cls
             self._examples[name] = examples

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet, from_arrays
 from probmargin.data.download import CIFAR10, CIFAR100, FETCHERS, Remote, fetch
+from probmargin.data.judged import from_test_arrays
 
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE
@@ -36,7 +37,7 @@ class Layout:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Every file the loader needs."""
+        """Every file of the whole set."""
         return (*self.train, self.test, self.meta)
 
 
@@ -64,23 +65,31 @@ LAYOUTS: Mapping[str, Layout] = {
 }
 
 
-def load_cifar(name: str, data_dir: Path, *, download: bool = False) -> DataSet:
-    """Load "cifar10" or "cifar100" (fine labels) from the authors' folder or archive, or the place of either."""
+def load_cifar(name: str, data_dir: Path, *, download: bool = False, needs_train: bool = True) -> DataSet:
+    """Load "cifar10" or "cifar100" (fine labels) from the authors' folder or archive, or the place of either.
+
+    Unless it `needs_train`, a folder without any of the training files will do where the whole set is nowhere.
+    """
     layout = LAYOUTS[name]
-    files = _read_files(layout, data_dir, download)
+    files = _read_files(layout, data_dir, download, needs_train)
     names = _class_names(*files[layout.meta], layout)
+    if layout.train[0] not in files:
+        return from_test_arrays(name, *_batch(*files[layout.test], layout), names)
     parts = [_batch(*files[file], layout) for file in layout.train]
     images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return from_arrays(name, (images, labels), _batch(*files[layout.test], layout), names)
 
 
-def _read_files(layout: Layout, data_dir: Path, download: bool) -> dict[str, tuple[str, bytes]]:
+def _read_files(layout: Layout, data_dir: Path, download: bool, needs_train: bool) -> dict[str, tuple[str, bytes]]:
     """Return (where it was found, content) of each file, from the first of the places that may hold them."""
+    alone: Path | None = None
     problem = f"neither {layout.folder}/ nor {layout.remote.file_name} is in {data_dir}"
     for folder in (data_dir / layout.folder, data_dir):
         missing = [file for file in layout.files if not (folder / file).is_file()]
         if not missing:
-            return {file: (str(folder / file), (folder / file).read_bytes()) for file in layout.files}
+            return _read_folder(folder, layout.files)
+        if missing == list(layout.train) and not needs_train:
+            alone = alone or folder
         if len(missing) < len(layout.files):
             problem = f"{missing[0]} is missing in {folder}"
     archive = data_dir / layout.remote.file_name
@@ -88,9 +97,15 @@ def _read_files(layout: Layout, data_dir: Path, download: bool) -> dict[str, tup
         fetch(layout.remote.url, archive, layout.remote.checksum)
     if archive.is_file():
         return _read_archive(archive, layout)
+    if alone is not None:
+        return _read_folder(alone, (layout.test, layout.meta))
     raise UsageError(
         f"{problem}: pass --data-dir with the folder that holds the files, or fetch them with --download ({FETCHERS})"
     )
+
+
+def _read_folder(folder: Path, files: tuple[str, ...]) -> dict[str, tuple[str, bytes]]:
+    return {file: (str(folder / file), (folder / file).read_bytes()) for file in files}
 
 
 def _read_archive(archive: Path, layout: Layout) -> dict[str, tuple[str, bytes]]:

@@ -1,7 +1,12 @@
 """Wrong labels put in on purpose, for experiments on label noise."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from probmargin.core.errors import UsageError, unknown_name
@@ -29,6 +34,20 @@ def label_noise(train: ImageSet, spec: str, num_classes: int, seed: int) -> tupl
     labels = (train.labels.cpu() + shift) % num_classes
     device = train.labels.device
     return replace(train, labels=labels.to(device)), (shift > 0).to(device)
+
+
+def read_wrong_labels(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a run's label_noise.npz: `index`, `labels` as trained on, and `is_wrong`."""
+    if not path.exists():
+        raise UsageError(f"{path} is missing, so nobody knows which labels were wrong; bring back a copy of it")
+    try:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            found = {name: file[name] for name in ("index", "labels", "is_wrong")}
+        if len({array.shape for array in found.values()}) > 1:
+            raise ValueError("its arrays are not of one length")
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+        raise UsageError(f"{path} is damaged ({error}); bring back a copy of it") from None
+    return found
 
 
 def _rate(spec: str) -> float:

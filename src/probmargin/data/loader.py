@@ -1,6 +1,7 @@
 """From the name a user types to a data set."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 from probmargin.core.arguments import checked
@@ -57,7 +58,8 @@ def load(
     if kind == "digits":
         return load_digits()
     where = _data_dir(spec, data_dir, download)
-    return load_svhn(where, download=download) if kind == "svhn" else load_cifar(kind, where, download=download)
+    read = load_svhn if kind == "svhn" else partial(load_cifar, kind)
+    return read(where, download=download, needs_train=needs_train)
 
 
 def _data_dir(spec: str, data_dir: str | Path | None, download: bool) -> Path:

@@ -9,12 +9,21 @@ import numpy.typing as npt
 from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet, from_arrays
 from probmargin.data.download import FETCHERS, SVHN_TEST, SVHN_TRAIN, Remote, fetch
+from probmargin.data.judged import from_test_arrays
+
+_CLASSES = tuple(str(digit) for digit in range(10))
 
 
-def load_svhn(data_dir: Path, *, download: bool = False) -> DataSet:
-    """Load train_32x32.mat and test_32x32.mat; the files write digit 0 as 10, which becomes 0 here."""
+def load_svhn(data_dir: Path, *, download: bool = False, needs_train: bool = True) -> DataSet:
+    """Load train_32x32.mat and test_32x32.mat; the files write digit 0 as 10, which becomes 0 here.
+
+    Unless it `needs_train`, the test file alone will do.
+    """
+    has_train = download or (data_dir / SVHN_TRAIN.file_name).exists()
+    if not needs_train and not has_train and (data_dir / SVHN_TEST.file_name).exists():
+        return from_test_arrays("svhn", *_read(data_dir, SVHN_TEST, download), _CLASSES)
     parts = [_read(data_dir, remote, download) for remote in (SVHN_TRAIN, SVHN_TEST)]
-    return from_arrays("svhn", parts[0], parts[1], tuple(str(digit) for digit in range(10)))
+    return from_arrays("svhn", parts[0], parts[1], _CLASSES)
 
 
 def _read(data_dir: Path, remote: Remote, download: bool) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:

@@ -37,7 +37,8 @@ class GraphSlot:
         self._x = x.detach().clone(memory_format=torch.channels_last).requires_grad_(with_gradient)
         torch._dynamo.maybe_mark_dynamic(self._x, 0)
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        with tf32(convolutions=rounds), chosen_kernels(), torch.set_grad_enabled(with_gradient):
+        on_device = torch.cuda.device(x.device)
+        with on_device, tf32(convolutions=rounds), chosen_kernels(), torch.set_grad_enabled(with_gradient):
             warm_up(lambda: self._once(network, with_gradient))
             with capturing(self._forward, pool=pool):
                 logits = network(self._x)

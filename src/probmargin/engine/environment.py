@@ -5,6 +5,7 @@ import platform
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +46,11 @@ def commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return f"{head}-dirty" if changed else head
+
+
+def surroundings(device: torch.device) -> dict[str, Any]:
+    """All of it, as a record has it."""
+    return {"hardware": hardware(device), "commit": commit(), "versions": versions()}
 
 
 def _is_checkout(top: Path, folder: Path) -> bool:

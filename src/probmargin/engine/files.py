@@ -22,13 +22,25 @@ def written_aside(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = aside_of(path)
     try:
-        yield aside
-        with aside.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-        _sync_folder(path.parent)
+        with _errors_name(path):
+            yield aside
+            with aside.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(aside, path)
+            _sync_folder(path.parent)
     finally:
         aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def _errors_name(path: Path) -> Iterator[None]:
+    """Give the system's errors this file's name where they have none, as those of a full disk have."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def aside_of(path: Path) -> Path:
@@ -171,7 +183,7 @@ def read_json_object(path: Path, shape: Callable[[Any], str] | None = None) -> d
 
 def append_json_line(path: Path, plain: Any) -> None:
     """Add one object to a file of JSON lines."""
-    with path.open("a", encoding="utf-8") as file:
+    with _errors_name(path), path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(plain, allow_nan=False) + "\n")
         file.flush()
         os.fsync(file.fileno())

@@ -61,7 +61,9 @@ class RecordShape(TypedDict):
     class_counts: NotRequired[dict[str, int]]
     options: NotRequired[dict[str, Any]]
     monitors: NotRequired[MonitorFacts]
+    compile: NotRequired[str]
     processes: NotRequired[int]
+    plugins: NotRequired[list["Plugin"]]
     resumes: NotRequired[list["Place"]]
     train_seconds: NotRequired[float]
     train_seconds_before_fork: NotRequired[float]
@@ -73,11 +75,22 @@ class RecordShape(TypedDict):
     evaluations: NotRequired[dict[str, dict[str, Any]] | None]
 
 
+class Plugin(TypedDict):
+    """A file of the user's own that a run was trained with; one that such a file imports registers nothing."""
+
+    file: str
+    sha256: str
+    registers: dict[str, list[str]]
+    """Names of the recipe's components that it has, by family."""
+
+
 class Origin(TypedDict):
     """The run another one branched off from."""
 
     run: str
     epoch: int
+    compile: NotRequired[str]
+    """Where it was another than the new run's."""
 
 
 class Place(TypedDict):
@@ -87,8 +100,10 @@ class Place(TypedDict):
     batch: int
     hardware: NotRequired[str]
     precision: NotRequired[str]
+    compile: NotRequired[str]
     processes: NotRequired[int]
     sync_bn: NotRequired[bool]
+    plugins: NotRequired[list[Plugin]]
     before: NotRequired["Before"]
 
 
@@ -140,6 +155,7 @@ class EntryShape(TypedDict):
 
     interval: list[float]
     num_examples: int
+    first: NotRequired[int]
     accuracy: NotRequired[float]
     robust_accuracy: NotRequired[float]
     per_class: NotRequired[list[float | None]]
@@ -184,6 +200,7 @@ class AuditShape(TypedDict):
     norm: NotRequired[str]
     eps: NotRequired[float]
     num_examples: NotRequired[int]
+    weights: NotRequired[str]
 
 
 def misfit_evaluation(plain: Any, path: str = "") -> str:

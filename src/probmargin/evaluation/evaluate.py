@@ -16,10 +16,12 @@ from probmargin.core.errors import UsageError
 from probmargin.core.losses import is_correct
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels
+from probmargin.core.words import counted
 from probmargin.evaluation.autoattack import Speaker, warnings_before, why_not_standard
 from probmargin.evaluation.checks import square_warning
 from probmargin.evaluation.network import Ready, SearchPrecision
 from probmargin.evaluation.opening import Threat, opened
+from probmargin.evaluation.own_attacks import own_label
 from probmargin.evaluation.parts import Maker, StoredParts, entry_folder, made_by
 from probmargin.evaluation.protocol import Plan, make_plan
 from probmargin.evaluation.recheck import RECHECKED, recheck
@@ -180,7 +182,8 @@ def judge(
         for plan in plans:
             part = _part(subject, plan, settings)
             parts = keep.parts(plan, settings, part.ids, ready.precision)
-            entry = _run(part, plan, parts, worst, say, clean_seconds)
+            first = settings.aa_examples if len(part.labels) < len(labels) else None
+            entry = _run(part, plan, parts, worst, say, clean_seconds, first)
             made = made_by(parts, Maker(keep.hardware, ready.precision))
             entry.facts.update({} if made.hardware == keep.hardware else {"hardware": made.hardware})
             entry.facts.update(_second_look(part, plan, entry, ready, made, settings.recheck, say))
@@ -223,8 +226,10 @@ def _part(subject: Subject, plan: Plan, settings: EvaluationSettings) -> Subject
     return replace(subject, **first)
 
 
-def _run(subject: Subject, plan: Plan, parts: Parts, worst: Worst, say: Log, clean_seconds: float) -> EntryVerdicts:
-    """Run one plan; AutoAttack's attacks say what AutoAttack says, the others one line."""
+def _run(
+    subject: Subject, plan: Plan, parts: Parts, worst: Worst, say: Log, clean_seconds: float, first: int | None
+) -> EntryVerdicts:
+    """Run one plan; AutoAttack's attacks say what AutoAttack says, the others one line, which tells of a part."""
     ids = subject.ids.cpu().numpy()
     if not plan.stages:
         entry = EntryVerdicts(ids, {"nat": subject.correct.numpy()}, {"nat": clean_seconds}, {"attack": plan.meaning()})
@@ -237,12 +242,16 @@ def _run(subject: Subject, plan: Plan, parts: Parts, worst: Worst, say: Log, cle
         facts["is_standard"] = not reason
         if reason:
             facts["label"] = f"not AutoAttack's standard: {reason}"
+    label, outside = own_label(plan.stages[0].attack), 0
+    facts |= {"is_standard": False, "label": label} if label else {}
     speaks = plan.is_search and len(subject.labels) > 0
     speaker = Speaker(subject, len(plan.stages), say if speaks else _silent)
     warnings = warnings_before(subject, plan.stages) if speaks else []
     speaker.begin()
 
     def on_finding(stage: Stage, finding: Finding) -> None:
+        nonlocal outside
+        outside += int(finding.outside.sum())
         speaker.chunk(stage, finding)
         worst.take(finding, plan.name if plan.version is None else stage.name)
 
@@ -251,8 +260,13 @@ def _run(subject: Subject, plan: Plan, parts: Parts, worst: Worst, say: Log, cle
         warnings += square_warning({"clean": subject.correct, **outcome.after})
         speaker.end(list(outcome.after.values())[-1], warnings)
         facts |= {"warnings": warnings, "thin_breaks": speaker.thin_breaks}
+    if label and outside:
+        line = f"{plan.name} left the ball or [0, 1] on {counted(outside, 'image')}, which count unattacked"
+        facts["warnings"] = [line]
+        say(f"warning: {line}")
     entry = EntryVerdicts(ids, {name: flags.numpy() for name, flags in outcome.after.items()}, outcome.seconds, facts)
-    say(_line(plan.name, entry))
+    remark = label or (f"first {first:,}" if first is not None else "")
+    say(_line(f"{plan.name} ({remark})" if remark else plan.name, entry))
     return entry
 
 

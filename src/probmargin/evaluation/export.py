@@ -42,21 +42,15 @@ def round_inside(x_adv: Images, x: Images, norm: Norm, eps: float) -> torch.Tens
     return levels.clamp(0, 255).to(torch.uint8)
 
 
-def save_adversarial(
-    path: Path, model: nn.Module, x: Images, x_adv: Images, verdicts: Verdicts, index: torch.Tensor
-) -> dict[str, Any]:
-    """Write the images, read them back, judge them; robust accuracy of the float and of the 8-bit images.
-
-    `index` is the place of each in the data's own file or list of files: data that lies class by class is judged in
-    another order.
-    """
+def save_adversarial(path: Path, model: nn.Module, x: Images, x_adv: Images, verdicts: Verdicts) -> dict[str, Any]:
+    """Write the images, read them back, judge them; robust accuracy of the float and of the 8-bit images."""
     norm, eps = verdicts.facts["norm"], verdicts.facts["eps"]
     x, x_adv = x.cpu().float(), x_adv.cpu().float()
     arrays = {
         "x_adv": x_adv.numpy(),
         "x_adv_uint8": round_inside(x_adv, x, norm, eps).numpy(),
         "ids": verdicts.ids,
-        "index": index.cpu().numpy(),
+        **verdicts.places(),
         "labels": verdicts.labels,
         "broken_by": np.array(verdicts.broken_by),
         "logit_margin": verdicts.worst["margin"],

@@ -6,10 +6,14 @@ import hashlib
 import re
 import sys
 import sysconfig
+from argparse import Namespace
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import is_dataclass
+from functools import partial
 from importlib.util import resolve_name
-from pathlib import Path
-from types import ModuleType
+from pathlib import Path, PurePath
+from types import MemberDescriptorType, ModuleType, SimpleNamespace
 
 import numpy as np
 import torch
@@ -19,6 +23,8 @@ _OURS = ("torch", "probmargin")
 _INSTALLED = ("site-packages", "dist-packages")
 _EVERY_LAYERS = frozenset(vars(nn.Module()))
 """What each layer holds, of whatever kind."""
+_DEEPEST = 30
+"""Levels of values within values that are told."""
 
 
 def own_files(names: Iterable[str]) -> dict[str, Path]:
@@ -42,8 +48,32 @@ def own_files(names: Iterable[str]) -> dict[str, Path]:
     return files
 
 
+def fingerprints(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """What a record says of the same files: how each is called, and the SHA-256 of its content."""
+    return {
+        name: {"file": _shown(name, path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        for name, path in sorted(own_files(names).items())
+    }
+
+
+def _shown(module: str, path: Path) -> str:
+    """A file as it lies in the folder that its module is imported from.
+
+    >>> _shown("mine", Path("/home/me/mine.py")), _shown("lab.mine", Path("/home/me/lab/mine.py"))
+    ('mine.py', 'lab/mine.py')
+    >>> _shown("lab", Path("/home/me/lab/__init__.py"))
+    'lab/__init__.py'
+    """
+    count = len(module.split(".")) + (path.name == "__init__.py")
+    return Path(*path.parts[-count:]).as_posix()
+
+
 def settings_of_layers(model: nn.Module) -> dict[str, str]:
-    """Numbers, words and tensors that layers hold beside their weights, by place; a file or a variable may set them.
+    """What layers hold beside their weights, by place; a file or a variable may set it.
+
+    Numbers, words, tensors, and the attributes of plain objects count. Functions count by their name, whatever they
+    have captured; networks that are no registered layers, and objects of Python's or of installed packages that are no
+    dataclasses, by their kind.
 
     >>> layer = nn.Identity()
     >>> layer.level, layer._names = 0.5, {"first": ["a", None]}
@@ -52,30 +82,96 @@ def settings_of_layers(model: nn.Module) -> dict[str, str]:
     """
     kept = model.state_dict()
     return {
-        where: _plain(value)
+        where: _Words().of(value)
         for place, layer in model.named_modules()
         for name, value in {**vars(layer), **layer._buffers}.items()
         if name not in _EVERY_LAYERS and (where := f"{place}.{name}".lstrip(".")) not in kept
     }
 
 
-def _plain(value: object) -> str:
+class _Words:
     """A value in words that are the same in every process, on every machine; of what is not plain, its kind."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{_plain(key)}:{_plain(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(_plain(one) for one in value) + "]"
-    if isinstance(value, set | frozenset):
-        return "{" + ",".join(sorted(_plain(one) for one in value)) + "}"
-    if isinstance(value, torch.Tensor):
-        return _tensor(value)
-    if isinstance(value, np.ndarray | np.generic):
-        plain = _plain(value.tolist()) if value.dtype.hasobject else hashlib.sha256(value.tobytes()).hexdigest()
-        return f"{value.shape} {value.dtype} {plain}"
-    if isinstance(value, str):
-        return _anywhere(value)
-    is_plain = isinstance(value, bool | int | float | complex | bytes | None)
-    return repr(value) if is_plain else str(getattr(value, "__qualname__", type(value).__name__))
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[object, str]] = {}
+        """By id, what was said of a value that holds others; the value itself, so that no other takes its id."""
+        self.depth = 0
+
+    def of(self, value: object) -> str:
+        """The words; what holds itself is not told twice, and what lies very deep by its kind."""
+        if isinstance(value, torch.Tensor):
+            return _tensor(value)
+        if isinstance(value, str | PurePath):
+            return _anywhere(str(value))
+        # NumPy's float64 is a float too, whose repr is another in another version.
+        is_plain = isinstance(value, bool | int | float | complex | bytes | torch.dtype | None)
+        if is_plain and not isinstance(value, np.generic):
+            return repr(value)
+        kind = _kind(value)
+        if id(value) in self.known or self.depth == _DEEPEST:
+            return self.known.get(id(value), (value, kind))[1]
+        self.known[id(value)] = value, f"{kind} again"
+        self.depth += 1
+        words = self._held(value, kind)
+        self.depth -= 1
+        self.known[id(value)] = value, words
+        return words
+
+    def _held(self, value: object, kind: str) -> str:
+        if isinstance(value, dict):
+            return "{" + ",".join(f"{self.of(key)}:{self.of(one)}" for key, one in value.items()) + "}"
+        if isinstance(value, list | tuple):
+            return "[" + ",".join(self.of(one) for one in value) + "]"
+        if isinstance(value, set | frozenset):
+            return "{" + ",".join(sorted(self._apart(one) for one in value)) + "}"
+        if isinstance(value, np.ndarray | np.generic):
+            plain = self.of(value.tolist()) if value.dtype.hasobject else hashlib.sha256(value.tobytes()).hexdigest()
+            return f"{value.shape} {value.dtype} {plain}"
+        attributes = _attributes(value)
+        if not attributes:
+            return kind
+        told = ",".join(f"{name}:{self.of(one)}" for name, one in sorted(attributes.items()))
+        return f"{kind} {hashlib.sha256(told.encode()).hexdigest()}"
+
+    def _apart(self, value: object) -> str:
+        """The words for one of a set, two levels deep, by which nothing hangs on the set's order."""
+        words = _Words()
+        words.known, words.depth = dict(self.known), max(self.depth, _DEEPEST - 2)
+        return words.of(value)
+
+
+def _kind(value: object) -> str:
+    """The name of a function or a class, and else that of the class."""
+    try:
+        name = getattr(value, "__qualname__", None)
+    # Whatever the lookup of an object's own raises for a name that it does not have.
+    except Exception:
+        name = None
+    return name if isinstance(name, str) else type(value).__name__
+
+
+def _attributes(value: object) -> dict[str, object]:
+    """What a plain object holds by name; nothing of functions, of networks, and of what others' classes keep inside.
+
+    >>> _attributes(SimpleNamespace(level=2)), _attributes(partial(max, 1)), _attributes(nn.ReLU())
+    ({'level': 2}, {'func': <built-in function max>, 'args': (1,), 'keywords': {}}, {})
+    """
+    if isinstance(value, partial):
+        return {"func": value.func, "args": value.args, "keywords": value.keywords}
+    is_known = is_dataclass(value) or isinstance(value, SimpleNamespace | Namespace)
+    module = type(value).__module__
+    is_own = module == "__main__" or not _is_installed(_file(sys.modules.get(module)))
+    if isinstance(value, type | nn.Module) or not (is_known or is_own):
+        return {}
+    held: dict[str, object] = {}
+    for name, slot in (pair for one in type(value).__mro__ for pair in vars(one).items()):
+        if isinstance(slot, MemberDescriptorType) and name != "__dict__":
+            with suppress(AttributeError):
+                held[name] = slot.__get__(value)
+    # Whatever an object without __dict__, or with one of its own making, raises.
+    with suppress(Exception):
+        held |= vars(value)
+    return held
 
 
 def _anywhere(text: str) -> str:

@@ -127,8 +127,8 @@ class StoredParts(Parts):
         """Write a finding, whole or not at all."""
         ids = self.ids[finding.rows]
         seconds = torch.tensor(finding.seconds, dtype=torch.float64)
-        arrays = {"ids": ids, "broken": finding.broken, "size": finding.size, "seconds": seconds}
-        arrays |= vars(finding.score)
+        arrays = {"ids": ids, "broken": finding.broken, "size": finding.size}
+        arrays |= {**vars(finding.score), "outside": finding.outside, "seconds": seconds}
         if self.with_images and finding.x_adv is not None:
             arrays["x_adv"] = finding.x_adv.cpu()
         path = self.folder / f"{stage}@{int(ids[0]):07d}-{len(ids)}.npz"
@@ -158,6 +158,7 @@ class StoredParts(Parts):
             broken=arrays["broken"],
             score=Score(arrays["margin"], arrays["pm"], arrays["predicted"]),
             size=arrays["size"],
+            outside=arrays["outside"],
             seconds=seconds,
             x_adv=arrays.get("x_adv"),
         )

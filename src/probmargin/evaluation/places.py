@@ -1,14 +1,16 @@
 """Where the results of an evaluation lie, and shards of one that are joined."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import Interrupted, UsageError
 from probmargin.core.shell import typed
 from probmargin.engine.files import check_replaces, holds_arrays, holds_json, write_json
+from probmargin.engine.signals import terminate_as_interrupt
 from probmargin.evaluation.earlier import kept_apart, kept_lines, known_path, replaced_line, with_earlier
 from probmargin.evaluation.summary import summarize
 from probmargin.evaluation.verdicts import SCORES, Array, Verdicts, differences, join, write_arrays
@@ -67,6 +69,18 @@ class Place:
             raise UsageError("shards need a place to lie: give a run's folder, or --out FILE")
         return self.parts / f"shard-{shard.index + 1}-of-{shard.count}.npz"
 
+    @contextmanager
+    def saying_what_is_kept(self, *, fresh: bool = False) -> Iterator[None]:
+        """Let Ctrl-C and SIGTERM end an evaluation with a line on whether it can go on."""
+        try:
+            with terminate_as_interrupt():
+                yield
+        except KeyboardInterrupt:
+            if self.parts is None:
+                raise Interrupted("interrupted; nothing is kept: give --out FILE.json, and it can go on") from None
+            but = ", without --fresh" if fresh else ""
+            raise Interrupted(f"interrupted; what is judged is stored; go on with the same command{but}") from None
+
     def write(self, results: Mapping[str, Any], verdicts: Verdicts) -> None:
         """Write the results, what is known of each example, and the run's record."""
         if self.results is None:
@@ -94,8 +108,8 @@ class Place:
 
 
 def _arrays(verdicts: Verdicts) -> dict[str, Array]:
-    """Per example: labels, predictions and margins, clean and in the worst case."""
-    arrays = {"ids": verdicts.ids, "labels": verdicts.labels}
+    """Per example: its place, label, predictions and margins, clean and in the worst case."""
+    arrays = {"ids": verdicts.ids, **verdicts.places(), "labels": verdicts.labels}
     names = dict(zip(SCORES, ("logit_margin", "probabilistic_margin", "predicted"), strict=True))
     for suffix, group in (("nat", verdicts.clean), ("adv", verdicts.worst)):
         arrays |= {f"{names[key]}_{suffix}": group[key] for key in SCORES}

@@ -1,6 +1,7 @@
 """What an attack's name means here; stored with every result."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from probmargin.attacks.pgd import PGD
 from probmargin.core.errors import UsageError, unknown_name
 from probmargin.core.records import to_plain
 from probmargin.evaluation.autoattack import ATTACK_NAMES, VERSIONS, Version, build_attack as build_search
+from probmargin.evaluation.own_attacks import PREFIX, build_own, files_of, own_attacks
 from probmargin.evaluation.search import Stage
 
 STEP_SHARE = 0.003 * 255 / 8
@@ -62,6 +64,26 @@ PROTOCOLS = {
         "eps 0.031, PGD and CW in steps of 0.003 on all test images, AutoAttack on the first 1,000, as MAIL's script",
     ),
 }
+
+
+def aa_examples_of(asked: int | None, protocol: Protocol | None, attacks: Sequence[str]) -> int | None:
+    """How many images AutoAttack's ensembles look at, from the first: as asked, else the protocol's; None is all.
+
+    >>> aa_examples_of(500, PROTOCOLS["standard"], ["aa"]), aa_examples_of(None, PROTOCOLS["official-1000"], ["aa"])
+    (500, 1000)
+    """
+    own = protocol.aa_examples if protocol else None
+    if asked is None:
+        return own
+    if asked < 1:
+        raise UsageError(f"--aa-examples must be 1 or more, not {asked}")
+    if protocol and own not in (None, asked):
+        raise UsageError(
+            f"protocol {protocol.name} has AutoAttack on the first {own:,} images: leave out --aa-examples"
+        )
+    if not ENSEMBLES.keys() & set(attacks):
+        raise UsageError(f"--aa-examples is for {', '.join(ENSEMBLES)}: leave it out, or name one of them in --attacks")
+    return asked
 
 
 @dataclass(frozen=True)
@@ -130,6 +152,8 @@ def build_attack(name: str, norm: Norm, eps: float, step_size: float | None = No
     check_eps(norm, eps)
     if name == "nat":
         return None
+    if name.startswith(PREFIX):
+        return build_own(name, norm, eps)
     if name == "fgsm":
         return PGD(norm=norm, eps=eps, step_size=eps, num_steps=1, start="zero")
     if found := re.fullmatch(_PATTERN, name):
@@ -146,9 +170,12 @@ def build_attack(name: str, norm: Norm, eps: float, step_size: float | None = No
         raise UsageError(f"{name} is an ensemble; give one attack here, such as pgd-20 or apgd-ce")
     if name in ATTACK_NAMES:
         return build_search(name, norm, eps)
-    raise unknown_name("attack", name, DESCRIPTIONS)
+    raise unknown_name("attack", name, DESCRIPTIONS | own_attacks())
 
 
 def meaning(attack: Attack | None) -> dict[str, Any]:
-    """An attack as stored with its result."""
-    return {"name": "nat"} if attack is None else dict(to_plain(attack))
+    """An attack as stored with its result; one of the user's own with the files that it is written in."""
+    if attack is None:
+        return {"name": "nat"}
+    files = files_of(attack)
+    return {**to_plain(attack), **({"files": files} if files else {})}

@@ -8,9 +8,11 @@ from typing import Any
 from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet
 from probmargin.engine.devices import pick_device
-from probmargin.engine.environment import commit, hardware, versions
+from probmargin.engine.environment import surroundings
 from probmargin.engine.files import check_replaces, holds_json, write_json
 from probmargin.evaluation.audit import audit, lines
+from probmargin.evaluation.parts import weights_hash
+from probmargin.evaluation.run_data import say_radius
 from probmargin.evaluation.subject import EvaluationRequest, first_images, open_subject, settings_of
 from probmargin.models.build import check_model
 from probmargin.models.checks import check_gradient
@@ -29,6 +31,7 @@ def audit_subject(
     check_gradient(model, (data.channels, *data.image_size), str(request.run or request.model))
     count = min(NUM_EXAMPLES, len(data.test)) if request.num_examples is None else request.num_examples
     settings = settings_of(replace(request, num_examples=count), run, len(data.test))
+    say_radius(run, request.eps, settings.eps, log)
     device = pick_device(request.device)
     other = None if surrogate is None else _surrogate(surrogate, data).to(device)
     test = first_images(data.test, count).to(device)
@@ -42,8 +45,8 @@ def audit_subject(
         surrogate=other,
         seed=settings.seed,
     )
-    result |= {"data": data.name, "surrogate": str(surrogate) if surrogate else None}
-    result |= {"hardware": hardware(device), "commit": commit(), "versions": versions()}
+    result |= {"data": data.name, "weights": weights_hash(model), "surrogate": str(surrogate) if surrogate else None}
+    result |= surroundings(device)
     for line in lines(result):
         log(line)
     path = _own(run.path) if run is not None and request.out is None else request.out

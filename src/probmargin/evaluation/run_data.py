@@ -10,6 +10,7 @@ from torch import nn
 
 from probmargin.core.errors import UsageError
 from probmargin.core.shell import typed
+from probmargin.core.words import radius
 from probmargin.data.dataset import DataSet
 from probmargin.data.loader import DESCRIPTIONS, load
 from probmargin.models.checks import check_model
@@ -56,6 +57,11 @@ def check_data(run: Run, data: DataSet, *, is_named: bool, has_out: bool) -> Non
     """A run's results are of its own data: others must not take their place, nor training images be test images."""
     if is_own(run, data):
         return
+    if not is_named and not len(data.train):
+        raise UsageError(
+            f"{data.name} has test images alone, and {run.path} was trained on more: bring the training images back, "
+            f"or judge on it as other data with --data {typed(data.name)} --out FILE"
+        )
     if not is_named:
         raise UsageError(
             f"{data.name} is not what {run.path} was trained on, it has changed since: bring it back, or judge on it "
@@ -63,6 +69,13 @@ def check_data(run: Run, data: DataSet, *, is_named: bool, has_out: bool) -> Non
         )
     if not has_out:
         raise UsageError(f"{data.name} is not what {run.path} was trained on: give --out FILE, its own results stay")
+
+
+def check_state(run: Run, state: Path | None, out: Path | None) -> None:
+    """A run's results are of its last state: those of another must not take their place."""
+    own = [run.evaluation_path.resolve(), (run.path / "audit.json").resolve()]
+    if state is not None and (out is None or out.resolve() in own):
+        raise UsageError(f"the results in {run.path} are of its last state: give an --out FILE for those of {state}")
 
 
 def _among(own: tuple[str, ...], data: DataSet) -> DataSet:
@@ -100,6 +113,12 @@ def with_classes_of(model: nn.Module, data: DataSet, name: str) -> DataSet:
     width = check_model(model, shape, data.num_classes, name, or_more=data.open_ended)
     more = tuple(map(str, range(data.num_classes, width)))
     return replace(data, classes=data.classes + more) if more else data
+
+
+def say_radius(run: Run | None, asked: str | None, eps: float, log: Callable[[str], None]) -> None:
+    """The radius of a run that was trained for none, which other runs on the same data may not share."""
+    if run is not None and asked is None and run.recipe.attack is None:
+        log(f"{run.path} was trained without an attack: eps is {radius(eps)}; give --eps to judge it as another run is")
 
 
 def say_lowest(data: DataSet, log: Callable[[str], None]) -> None:

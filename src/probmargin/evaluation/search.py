@@ -20,6 +20,7 @@ from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample
 from probmargin.engine.devices import tf32
 from probmargin.evaluation.checks import no_answer
 from probmargin.evaluation.network import Form, SearchPrecision, Watched
+from probmargin.evaluation.own_code import is_ours
 from probmargin.evaluation.room import Room
 
 _TOLERANCE = 1e-6
@@ -74,7 +75,8 @@ def form_for(attack: Attack, search: SearchPrecision = "auto") -> Form | None:
     >>> form_for(Square()), form_for(Square(norm="L2"))
     ('fp16', 'tf32')
     """
-    if search == "float32":
+    # How a form is called is agreed with our attacks alone.
+    if search == "float32" or not is_ours(type(attack).__module__):
         return None
     if search in ("bf16", "tf32"):
         return search
@@ -143,6 +145,8 @@ class Finding:
     score: Score
     size: PerExample
     """Norm of the perturbation, in float64."""
+    outside: torch.Tensor
+    """Left the ball or [0, 1], so that the clean image counts."""
     seconds: float = 0.0
     x_adv: Images | None = None
     """Left out where it was read from a file that holds none."""
@@ -192,9 +196,11 @@ def confirm(subject: Subject, rows: torch.Tensor, found: Images) -> Finding:
     with full_float32(x):
         logits = logits_without_gradient(subject.judge, found)
     inside = inside_threat_model(found, x, subject.norm, subject.eps)
-    broken = (~is_correct(logits, labels) | no_answer(logits, labels)) & inside
+    # What left the threat model is no answer to it: there the clean image counts.
+    logits = torch.where(inside[:, None], logits, subject.logits[rows])
+    broken = ~is_correct(logits, labels) | no_answer(logits, labels)
     size = perturbation_size(found, x, subject.norm)
-    return Finding(rows.cpu(), broken.cpu(), Score.of(logits, labels), size.cpu(), x_adv=found)
+    return Finding(rows.cpu(), broken.cpu(), Score.of(logits, labels), size.cpu(), (~inside).cpu(), x_adv=found)
 
 
 def attempt(subject: Subject, stage: Stage, rows: torch.Tensor, call: Classifier) -> Images:

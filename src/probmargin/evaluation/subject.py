@@ -12,12 +12,12 @@ from probmargin.attacks.balls import Norm
 from probmargin.core.errors import UsageError, unknown_name
 from probmargin.core.frozen import frozen
 from probmargin.core.records import coerce, parse_number
-from probmargin.core.types import Images
 from probmargin.data.dataset import DataSet, ImageSet
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
 from probmargin.engine.distributed import World, local_device, process_group
-from probmargin.engine.environment import commit, hardware, versions
+from probmargin.engine.environment import hardware, surroundings
+from probmargin.evaluation import run_data
 from probmargin.evaluation.checks import SAME_OUTPUT, output_spread
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
 from probmargin.evaluation.export import save_adversarial
@@ -25,12 +25,11 @@ from probmargin.evaluation.network import SearchPrecision
 from probmargin.evaluation.own_code import settings_of_layers
 from probmargin.evaluation.parts import model_code_hash, weights_hash
 from probmargin.evaluation.places import Place, Shard, check_adversarial, check_out, merge, parse_shard, place_of
-from probmargin.evaluation.protocol import PROTOCOLS, make_plan
-from probmargin.evaluation.run_data import check_data, data_of, is_own, say_lowest, with_classes_of
+from probmargin.evaluation.protocol import PROTOCOLS, aa_examples_of, make_plan
 from probmargin.evaluation.summary import summarize
 from probmargin.evaluation.verdicts import Verdicts
 from probmargin.models.build import build_model, origin
-from probmargin.models.checks import as_the_model_computes, check_gradient, check_logits
+from probmargin.models.checks import check_gradient, check_logits
 from probmargin.runs.run import Run, open_run
 from probmargin.runs.weights import classes_of, with_weights
 
@@ -47,6 +46,7 @@ class EvaluationRequest:
     run: Path | None = None
     model: str | None = None
     checkpoint: Path | None = None
+    """Weights of the model, or another state of the run than its last."""
     data: str | None = None
     data_dir: Path | None = None
     download: bool = False
@@ -83,9 +83,10 @@ def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, An
     if not set(request.attacks) <= WITHOUT_GRADIENTS:
         check_gradient(model, (data.channels, *data.image_size), str(request.run or request.model))
     settings = settings_of(request, run, len(data.test))
+    run_data.say_radius(run, request.eps or request.protocol, settings.eps, log)
     for name in request.attacks:
         make_plan(name, settings.norm, settings.eps)
-    owner = run if run is not None and is_own(run, data) else None
+    owner = run if run is not None and request.checkpoint is None and run_data.is_own(run, data) else None
     place = place_of(owner, request.out)
     if place.results is None:
         log("no --out is given: results are printed and not kept, and what is stopped begins anew")
@@ -93,7 +94,8 @@ def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, An
         shard = _shard(request, world, place)
         name = str(request.model if run is None else run.record.get("model"))
         work = _Work(request, name, settings, place, shard, local_device(pick_device(request.device), world), built)
-        results, path = work.run(model, data, log if world.is_writer else _silent)
+        with place.saying_what_is_kept(fresh=request.fresh):
+            results, path = work.run(model, data, log if world.is_writer else _silent)
         if world.size == 1:
             return results, path
         world.any(False)  # all shards are written
@@ -118,6 +120,10 @@ class _Work:
         """Judge the examples of this share and write down what was found."""
         test = first_images(data.test, self.request.num_examples)
         positions = torch.tensor(self.shard.positions(len(test)))
+        if (first := self.request.aa_examples) is not None:
+            self.shard.positions(min(first, len(test)))
+            if first > len(test):
+                log(f"--aa-examples {first} is more than there are: AutoAttack looks at all {len(test)} images")
         test = test.take(positions).to(self.device)
         if self.device.type == "cpu" and self.settings.search in ("bf16", "tf32"):
             log(f"on a CPU searches compute in float32, not in {self.settings.search}")
@@ -135,12 +141,12 @@ class _Work:
             keep=Keep(self.place.parts, identity, positions, exports, self.request.fresh, hardware(self.device)),
         )
         facts = {**verdicts.facts, "data": data.name, "test_images": len(data.test), **identity}
-        facts |= {"hardware": hardware(self.device), "commit": commit(), "versions": versions()}
-        verdicts = replace(verdicts, facts=facts)
+        facts |= surroundings(self.device)
+        verdicts = replace(verdicts, facts=facts, index=test.index.cpu().numpy())
         exported = {}
         if self.request.save_adversarial is not None and images is not None:
             to = self.request.save_adversarial
-            exported = save_adversarial(to, model, test.floats(), images, verdicts, test.index)
+            exported = save_adversarial(to, model, test.floats(), images, verdicts)
             log(export_line(exported))
         return self._write(verdicts, exported, log)
 
@@ -204,27 +210,28 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
     Says which file of the user's a model comes from.
     """
     if request.run is not None:
-        if request.model or request.checkpoint:
+        if request.model:
             raise UsageError("a run has its own model: give a run's folder, or --model with --checkpoint, not both")
         if request.image_size is not None:
             raise UsageError("a run takes pictures in the size it was trained on: leave out --image-size")
         run = open_run(request.run)
         _say_origin(run.record["model"] if run.record.get("model_settings") else "", log)
-        model, notes = run.load_model()
+        run_data.check_state(run, request.checkpoint, request.out)
+        model, notes = run.load_model(request.checkpoint)
         for note in notes:
             log(note)
-        found = data_of(run, request.data, request.data_dir, download=request.download, needs_train=False)
-        say_lowest(found, log)
+        found = run_data.data_of(run, request.data, request.data_dir, download=request.download, needs_train=False)
+        run_data.say_lowest(found, log)
         built = settings_of_layers(model)
-        found = with_classes_of(model, found, str(request.run))
-        check_data(run, found, is_named=request.data is not None, has_out=request.out is not None)
+        found = run_data.with_classes_of(model, found, str(request.run))
+        run_data.check_data(run, found, is_named=request.data is not None, has_out=request.out is not None)
         return run, model, found, built
     if request.model is None or request.data is None:
         raise UsageError("nothing is named to judge: give a run's folder, or --model, --checkpoint and --data")
     data = load(
         request.data, request.data_dir, download=request.download, image_size=request.image_size, needs_train=False
     )
-    say_lowest(data, log)
+    run_data.say_lowest(data, log)
     _say_origin(request.model, log)
     model = build_model(request.model, num_classes=data.num_classes, in_channels=data.channels)
     if request.checkpoint is not None:
@@ -236,7 +243,7 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
         whose = "the weights it is built with" if ":" in request.model else "random weights"
         log(f"no --checkpoint is given: {request.model} is judged with {whose}")
     built = settings_of_layers(model)
-    return None, model, with_classes_of(model, data, request.model), built
+    return None, model, run_data.with_classes_of(model, data, request.model), built
 
 
 def _say_origin(name: str, log: Log) -> None:
@@ -283,11 +290,6 @@ def settings_of(request: EvaluationRequest, run: Run | None, total: int) -> Eval
         batch_size=request.batch_size,
         protocol=chosen.name if chosen else "standard" if is_standard else "custom",
         step_size=chosen.step_size if chosen else None,
-        aa_examples=request.aa_examples or (chosen.aa_examples if chosen else None),
+        aa_examples=aa_examples_of(request.aa_examples, chosen, request.attacks),
         search=coerce(request.search_precision or "auto", SearchPrecision, "--search-precision"),
     )
-
-
-def as_floats(x: torch.Tensor, model: nn.Module) -> Images:
-    """Bytes as floats in [0, 1], and all in the precision the model computes in."""
-    return as_the_model_computes(x.float() / 255.0 if x.dtype == torch.uint8 else x, model)

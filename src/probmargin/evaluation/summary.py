@@ -65,6 +65,8 @@ def summarize(verdicts: Verdicts) -> dict[str, Any]:
 def _entry(verdicts: Verdicts, name: str, entry: EntryVerdicts) -> dict[str, Any]:
     labels = verdicts.labels[np.isin(verdicts.ids, entry.ids)]
     plain = accuracy_entry(entry.correct, labels, verdicts.num_classes, clean=name == "nat")
+    if len(entry.ids) < len(verdicts.ids):
+        plain["first"] = len(entry.ids)
     plain["seconds"] = round(sum(entry.seconds.values()), 3)
     if len(entry.after) > 1:
         plain["steps"] = {stage: float(flags.mean()) for stage, flags in entry.after.items()}
@@ -99,12 +101,14 @@ def closing_lines(results: dict[str, Any]) -> list[str]:
     >>> closing_lines({"norm": "Linf", "eps": 8 / 255, "num_examples": 10, "protocol": "custom"})
     ['at Linf eps 0.031373, 10 images, protocol custom']
     """
+    is_whole = "shard" not in results
     lines = []
     if worst := results.get("worst_case"):
         low, high = worst["interval"]
         share, count = worst["robust_accuracy"], worst["num_examples"]
         attacks = ", ".join(worst["attacks"])
-        lines.append(f"worst case over {attacks}: {share:.2%} of {count} [{low:.2%}, {high:.2%}]")
-    shard = f", shard {results['shard']}" if "shard" in results else ""
+        of = f"the first {count}" if is_whole and count < results["num_examples"] else count
+        lines.append(f"worst case over {attacks}: {share:.2%} of {of} [{low:.2%}, {high:.2%}]")
+    shard = "" if is_whole else f", shard {results['shard']}"
     where = f"at {results['norm']} eps {results['eps']:.5g}, {results['num_examples']} images"
     return [*lines, f"{where}, protocol {results['protocol']}{shard}"]

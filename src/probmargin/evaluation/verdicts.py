@@ -59,10 +59,16 @@ class Verdicts:
     entries: dict[str, EntryVerdicts]
     facts: dict[str, Any]
     """Protocol, norm, eps, seed and what identifies model and data."""
+    index: Array | None = None
+    """Their places in the data's own file or list of files, which may lie in another order; None where nobody knows."""
+
+    def places(self) -> dict[str, Array]:
+        """The index as arrays are named in files; nothing where it is not known."""
+        return {} if self.index is None else {"index": self.index}
 
     def save(self, path: Path) -> None:
         """Write one file, whole or not at all."""
-        arrays: dict[str, Array] = {"ids": self.ids, "labels": self.labels}
+        arrays: dict[str, Array] = {"ids": self.ids, **self.places(), "labels": self.labels}
         arrays |= {f"clean/{name}": values for name, values in self.clean.items()}
         arrays |= {f"worst/{name}": values for name, values in self.worst.items()}
         header: dict[str, Any] = {"num_classes": self.num_classes, "broken_by": self.broken_by, "facts": self.facts}
@@ -101,6 +107,7 @@ class Verdicts:
             broken_by=tuple(header["broken_by"]),
             entries=entries,
             facts=header["facts"],
+            index=arrays.get("index"),
         )
 
 
@@ -114,6 +121,7 @@ def join(parts: Sequence[Verdicts]) -> Verdicts:
         return joined
 
     names = [name for part in parts for name in part.broken_by]
+    places = [part.index for part in parts if part.index is not None]
     return replace(
         first,
         ids=together([part.ids for part in parts]),
@@ -122,6 +130,7 @@ def join(parts: Sequence[Verdicts]) -> Verdicts:
         worst={name: together([part.worst[name] for part in parts]) for name in first.worst},
         broken_by=tuple(names[place] for place in order),
         entries={name: _join_entries(_placed(parts, name)) for name in first.entries},
+        index=together(places) if len(places) == len(parts) else None,
     )
 
 

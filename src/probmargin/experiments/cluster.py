@@ -6,10 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import Interrupted, UsageError
 from probmargin.experiments.local import AGAIN, Receive, Waiting, Work
 from probmargin.experiments.work import Outcome, Task, attempt
-from probmargin.training.loop import Interrupted
 
 RETRIES = 2
 """Of a run whose worker died; it goes on from its last state."""

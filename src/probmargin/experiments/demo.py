@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from probmargin.core.errors import Interrupted
 from probmargin.data.digits import load_digits
 from probmargin.engine.files import write_json
 from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
 from probmargin.experiments.report import ReportRequest, write_report
 from probmargin.methods.resolve import resolve
-from probmargin.training.loop import Interrupted
 from probmargin.training.progress import Reporter, percent
 from probmargin.training.request import TrainRequest
 from probmargin.training.train import train

@@ -2,21 +2,20 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import frozen
 from probmargin.core.noise import KeyedNoise
+from probmargin.core.words import radius
 from probmargin.data.dataset import DataSet
 from probmargin.engine.devices import pick_device
 from probmargin.evaluation.protocol import build_attack
 from probmargin.reporting.page.data import Gallery, Picture, Sample
 from probmargin.reporting.page.pictures import amplified, data_uri, to_pixels
-from probmargin.reporting.page.words import attack_name, radius
+from probmargin.reporting.page.words import attack_name
 from probmargin.runs.run import Run
 from probmargin.training.validation import ball_of
 
@@ -123,17 +122,6 @@ def _sample(found: _Attacked, row: int, data: DataSet, reach: float) -> Sample:
         confidence_nat=float(nat.max()),
         confidence_adv=float(adv.max()),
     )
-
-
-def training_labels(path: Path, data: DataSet) -> dict[int, tuple[int, bool]]:
-    """Each training image's label as trained on, and whether it was made wrong, by its place in the data set."""
-    pairs = zip(data.train.index.tolist(), data.train.labels.tolist(), strict=True)
-    known = {place: (label, False) for place, label in pairs}
-    if path.exists():
-        with np.load(path, allow_pickle=False) as file:
-            rows = zip(file["index"].tolist(), file["labels"].tolist(), file["is_wrong"].tolist(), strict=True)
-            known |= {place: (label, bool(wrong)) for place, label, wrong in rows}
-    return known
 
 
 def training_pictures(data: DataSet, places: Iterable[int]) -> dict[int, Picture]:

@@ -10,6 +10,7 @@ import torch
 
 from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet
+from probmargin.data.label_noise import read_wrong_labels
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
 from probmargin.evaluation.run_data import image_size_of
@@ -60,6 +61,7 @@ def inspect_run(request: InspectRequest) -> dict[str, Any]:
         "seed": record["seed"],
         "label_noise": record.get("label_noise"),
         "burn_in_epochs": recipe.burn_in_epochs,
+        "is_attacked": recipe.attack is not None,
         "notes": [note] if note else [],
     }
     return facts | found
@@ -96,10 +98,10 @@ def labels_of(run: Run, index: Array, data: DataSet | None = None) -> Labels | N
     """The labels a run trained on, and which of them were made wrong; None where neither file nor data tells."""
     path = run.path / "label_noise.npz"
     classes, files = (data.classes, data.train_files) if data else ((), ())
-    if path.exists():
-        with np.load(path, allow_pickle=False) as file:
-            places = _places(file["index"], index)
-            return Labels(file["labels"][places], classes, file["is_wrong"][places], files)
+    if path.exists() or run.record.get("label_noise"):
+        known = read_wrong_labels(path)
+        places = _places(known["index"], index)
+        return Labels(known["labels"][places], classes, known["is_wrong"][places], files)
     if data is None:
         return None
     places = _places(data.train.index.cpu().numpy(), index)

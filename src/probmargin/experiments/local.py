@@ -9,9 +9,8 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import Interrupted, UsageError
 from probmargin.experiments.work import Outcome, Task, attempt
-from probmargin.training.loop import Interrupted
 from probmargin.training.progress import Reporter
 
 Work = Callable[[Task], Outcome]

@@ -1,6 +1,6 @@
 """What is to be run, in which order, and which runs share a burn-in."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,15 +38,19 @@ class Place:
 
 
 def plan_runs(
-    grids: Sequence[Grid], place: Place, records: Sequence[Record], sharing: Sequence[Grid] = ()
+    grids: Sequence[Grid],
+    place: Place,
+    records: Sequence[Record],
+    sharing: Sequence[Grid] = (),
+    seeds: Collection[int] = (),
 ) -> list[Planned]:
-    """All runs of these grids, each once, those others can start from first.
+    """All runs of these grids, each once, those others can start from first; of some seeds alone where these are given.
 
     A run that is judged is judged for the grids that share it too, so that it need not be there a second time.
     """
     planned: dict[str, Planned] = {}
     for grid in grids:
-        for seed in range(1, grid.trials + 1):
+        for seed in (seed for seed in range(1, grid.trials + 1) if not seeds or seed in seeds):
             for row in _parents_first(grid):
                 found = _plan_run(grid, row, seed, place, records)
                 if found.task.id not in planned:

@@ -4,21 +4,21 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-import numpy as np
-
 from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet
+from probmargin.data.label_noise import read_wrong_labels
 from probmargin.data.loader import load
 from probmargin.engine.files import check_replaces, written_aside
 from probmargin.evaluation.protocol import PROTOCOLS
 from probmargin.evaluation.run_data import image_size_of
 from probmargin.experiments.catalogue import find
-from probmargin.experiments.gallery import Choice, make_gallery, training_labels, training_pictures
+from probmargin.experiments.gallery import Choice, make_gallery, training_pictures
 from probmargin.experiments.grid import full_recipe
+from probmargin.experiments.inspect import labels_of
 from probmargin.experiments.published import doubts, published, source
 from probmargin.reporting.cells import differing
 from probmargin.reporting.dynamics import History, Labels
@@ -131,7 +131,7 @@ def _report(
     if request.images and dynamics is not None and not isinstance(data, str):
         pictures = training_pictures(data, dynamics.shown())
     return RunReport(
-        folder=folder,
+        folder=replace(folder, damaged=_damaged(folder)),
         label=label,
         classes=() if isinstance(data, str) else data.classes,
         gallery=_gallery(folder, data, request, places),
@@ -143,12 +143,23 @@ def _report(
 
 
 def _labels(folder: Folder, data: DataSet, history: History) -> Labels | None:
-    known = training_labels(folder.path / "label_noise.npz", data)
-    if not all(place in known for place in history.index.tolist()):
+    """The labels that a run was trained on; None where they are not those of its data."""
+    try:
+        return labels_of(Run(folder.path), history.index, data)
+    except UsageError:
         return None
-    labels, wrong = zip(*(known[place] for place in history.index.tolist()), strict=True)
-    is_wrong = np.array(wrong) if (folder.path / "label_noise.npz").exists() else None
-    return Labels(np.array(labels), data.classes, is_wrong, data.train_files)
+
+
+def _damaged(folder: Folder) -> tuple[str, ...]:
+    """Files that cannot be read, with the one that says which labels were wrong."""
+    path = folder.path / "label_noise.npz"
+    if not folder.record.get("label_noise") and not path.exists():
+        return folder.damaged
+    try:
+        read_wrong_labels(path)
+    except UsageError:
+        return (*folder.damaged, path.name)
+    return folder.damaged
 
 
 def _gallery(folder: Folder, data: DataSet | str, request: ReportRequest, places: tuple[int, ...]) -> Gallery:

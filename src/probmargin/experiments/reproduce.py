@@ -5,12 +5,13 @@ from pathlib import Path
 
 import torch
 
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import Interrupted, UsageError
 from probmargin.core.records import coerce
 from probmargin.core.words import counted
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
 from probmargin.engine.files import check_folder, written_aside
+from probmargin.engine.signals import terminate_as_interrupt
 from probmargin.experiments.catalogue import STUDIES, find
 from probmargin.experiments.cluster import Share, run_on_cluster
 from probmargin.experiments.forecast import Forecaster
@@ -34,9 +35,7 @@ from probmargin.experiments.work import Outcome, Task
 from probmargin.reporting.render import FORMATS, markdown
 from probmargin.reporting.tables import build_table
 from probmargin.runs.run import Run
-from probmargin.training.loop import Interrupted
 from probmargin.training.progress import duration
-from probmargin.training.signals import terminate_as_interrupt
 
 Say = Callable[[str], None]
 
@@ -46,8 +45,10 @@ RESULTS = Path("results")
 
 def _bench(request: ReproduceRequest, say: Say) -> Bench:
     """Where a study of this request works."""
-    if request.only or request.aa_examples is not None:
-        raise UsageError(f"{request.name} has no rows and no AutoAttack: leave out --only and --aa-examples")
+    if request.only or request.seeds or request.aa_examples is not None:
+        raise UsageError(
+            f"{request.name} has no rows and no AutoAttack, and runs whole: leave out --only, --seeds and --aa-examples"
+        )
     if request.trials is not None and request.trials < 1:
         raise UsageError(f"--trials must be 1 or more, not {request.trials}")
     return Bench(
@@ -78,7 +79,7 @@ def make_plan(request: ReproduceRequest, say: Say = lambda line: None) -> list[P
     for line in damaged.values():
         say(line)
     sharing = [make_grid(one, grids[0].scale, aa_examples=request.aa_examples) for one in find(None)]
-    return plan_runs(grids, place, records, sharing)
+    return plan_runs(grids, place, records, sharing, request.seeds)
 
 
 def dry_run(request: ReproduceRequest, say: Say) -> None:

@@ -16,6 +16,8 @@ class ReproduceRequest:
     name: str | None = None
     scale: str = "full"
     trials: int | None = None
+    seeds: tuple[int, ...] = ()
+    """Of the trials, those to run here; all of them where it is empty."""
     only: tuple[str, ...] = ()
     aa_examples: int | None = None
     data_dir: Path | None = None
@@ -65,8 +67,15 @@ class ReproduceRequest:
                 raise unknown_name(f"row of {self.name}", row, dict.fromkeys(known))
         scale = coerce(self.scale, ScaleName, "--scale")
         wanted = [(one, [row.id for row in one.rows if row.id in self.only]) for one in experiments]
-        return [
+        grids = [
             make_grid(one, scale, trials=self.trials, only=only, aa_examples=self.aa_examples)
             for one, only in wanted
             if only or not self.only
         ]
+        most = max(grid.trials for grid in grids)
+        for seed in self.seeds:
+            if not 1 <= seed <= most:
+                raise UsageError(
+                    f"--seeds has {seed}: the trials here are seeds 1 to {most}; name one of these, or raise --trials"
+                )
+        return grids

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import Interrupted, UsageError
 from probmargin.core.records import canonical_hash
 from probmargin.data.dataset import DataSet
 from probmargin.data.loader import load
@@ -24,7 +24,6 @@ from probmargin.runs.run import Run
 from probmargin.training.agreement import recipe_differences
 from probmargin.training.fork import monitored
 from probmargin.training.guards import TrainingStopped
-from probmargin.training.loop import Interrupted
 from probmargin.training.progress import Reporter
 from probmargin.training.request import TrainRequest
 from probmargin.training.train import train

@@ -4,12 +4,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from probmargin._version import __version__
-from probmargin.core.shell import typed
+from probmargin.core.shell import program, typed
+from probmargin.core.words import radius
 from probmargin.engine.environment import commit
 from probmargin.evaluation.parts import weights_hash
 from probmargin.export.check import Check
 from probmargin.export.subject import Exported
-from probmargin.methods.propose import named
 from probmargin.runs.weights import mean_std_of
 
 MISSING_LICENCE = "not given; set one with --licence"
@@ -37,7 +37,7 @@ def make_card(subject: Exported, file: str, check: Check, licence: str | None) -
         },
         "recipe": subject.recipe.plain(),
         "recipe_hash": subject.recipe.hash(),
-        "threat_model": {"norm": norm, "eps": eps, "eps_text": named(eps)},
+        "threat_model": {"norm": norm, "eps": eps, "eps_text": radius(eps)},
         "training": {
             "data": subject.data.name,
             "images": len(subject.data.train),
@@ -83,7 +83,8 @@ def _accuracy(evaluation: dict[str, Any] | None) -> list[dict[str, Any]]:
 def not_measured(subject: Exported) -> list[str]:
     """What a reader would look for and nobody has measured, each with the command that measures it."""
     found = {row["attack"] for row in _accuracy(subject.evaluation)}
-    command = f"probmargin evaluate {typed(subject.run.path)} --attacks"
+    other = [] if subject.state is None else ["--checkpoint", subject.state, "--out", "FILE"]
+    command = typed(*program(subject.record), "evaluate", subject.run.path, *other, "--attacks")
     missing = []
     if "nat" not in found:
         missing.append(f"natural accuracy on the test set: {command} nat")
@@ -138,7 +139,7 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
     lines = ["| attack | accuracy | 95 % interval | images | norm | eps |", "|---|---|---|---|---|---|"]
     for row in rows:
         low, high = row["interval"]
-        eps = "" if row["eps"] is None else named(row["eps"])
+        eps = "" if row["eps"] is None else radius(row["eps"])
         lines.append(
             f"| {row['attack']} | {row['accuracy']:.2%} | {low:.2%} to {high:.2%} | {row['num_examples']} | "
             f"{row['norm'] or ''} | {eps} |"

@@ -27,8 +27,19 @@ _KEY = "probmargin"
 
 def write_safetensors(subject: Exported, path: Path) -> None:
     """Weights, with what is needed to build the network around them."""
-    facts = {"model": subject.record["model"], "settings": subject.settings, "classes": list(subject.data.classes)}
-    tensors = {name: tensor.contiguous().clone() for name, tensor in subject.model.state_dict().items()}
+    facts = {
+        "model": subject.record["model"],
+        "settings": subject.settings,
+        "classes": list(subject.data.classes),
+        "seed": subject.record["seed"],
+        "recipe_hash": subject.recipe.hash(),
+    }
+    write_network(path, subject.model, facts)
+
+
+def write_network(path: Path, network: nn.Module, facts: dict[str, Any]) -> None:
+    """A network's weights, with the facts that `load_model` reads: name and settings of the model, the run's seed."""
+    tensors = {name: tensor.contiguous().clone() for name, tensor in network.state_dict().items()}
     write_tensors(path, tensors, {"format": "pt", _KEY: json.dumps(facts)})
 
 
@@ -46,7 +57,7 @@ _READERS = {".onnx": "onnxruntime.InferenceSession", ".pt2": "torch.export.load"
 
 
 def load_model(path: Path, model: str | None = None) -> nn.Module:
-    """The network of a safetensors file that was exported here, in eval mode.
+    """The network of a safetensors file that was exported or imported here, in eval mode.
 
     A file decides nothing about what is imported: the name of one's own network is given by `model`.
     """
@@ -67,7 +78,8 @@ def load_model(path: Path, model: str | None = None) -> nn.Module:
     if model is None and (not isinstance(named, str) or ":" in named):
         raise UsageError(f"{path} asks for the network {named!r}, which is not one of ours: pass model={named!r}")
     try:
-        network = build_model(model or named, **dict(facts["settings"]))
+        # By the run's seed: what a network draws and its weights do not hold is then as it was in training.
+        network = build_model(model or named, **{**facts["settings"], "seed": facts.get("seed") or 0})
         network.load_state_dict(load_file(path))
     except (RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]

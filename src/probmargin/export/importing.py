@@ -3,14 +3,16 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from probmargin.core.errors import UsageError, unknown_name
 from probmargin.core.shell import typed
-from probmargin.engine.checkpoints import load_weights, write_tensors
+from probmargin.engine.checkpoints import load_weights
 from probmargin.engine.files import check_is_new, written_aside
+from probmargin.export.formats import write_network
 from probmargin.export.layouts import LAYOUTS, Weights, renamer, split_normalisation
 from probmargin.export.subject import Log
 from probmargin.models.build import build_model
@@ -66,7 +68,7 @@ def import_weights(request: ImportRequest, log: Log) -> Imported:
     count = len(model.state_dict()) - len(fit.missing) - len(fit.misshapen)
     whole = model if mean_std is None else nn.Sequential(Normalize(*mean_std), model)
     with written_aside(request.out) as aside:
-        write_tensors(aside, {name: tensor.contiguous() for name, tensor in whole.state_dict().items()})
+        write_network(aside, whole, {"model": request.model, "settings": {**_sizes(weights), "mean_std": mean_std}})
     _say(request, count, mean_std is not None, log)
     return Imported(whole.eval(), fit)
 
@@ -113,7 +115,12 @@ def _network(name: str, weights: Weights) -> nn.Module:
             f"no conv1 and last linear layer is found among {len(weights)} names ({known}, ...): try another --layout"
         )
     with torch.random.fork_rng(devices=[]):
-        return build_model(name, num_classes=len(last), in_channels=first.shape[1])
+        return build_model(name, **_sizes(weights))
+
+
+def _sizes(weights: Weights) -> dict[str, Any]:
+    """Classes and channels, by the last and the first layer."""
+    return {"num_classes": len(weights["linear.weight"]), "in_channels": weights["conv1.weight"].shape[1]}
 
 
 def _say(request: ImportRequest, count: int, normalised: bool, log: Log) -> None:

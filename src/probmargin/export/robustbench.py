@@ -10,10 +10,10 @@ import torch
 
 from probmargin.core.errors import Failure
 from probmargin.core.types import Classifier
+from probmargin.core.words import radius
 from probmargin.engine.files import write_json
 from probmargin.export.source import sources
 from probmargin.export.subject import Exported
-from probmargin.methods.propose import named
 from probmargin.models.own import failed_at
 
 STANDARD_EPS = 8 / 255
@@ -60,7 +60,7 @@ def claims(subject: Exported) -> dict[str, Any]:
     norm, eps = evaluation.get("norm"), evaluation.get("eps")
     nat, standard = _full(subject, "nat"), _full(subject, "aa")
     _, trained_eps = subject.ball
-    radius = eps if eps is not None else trained_eps
+    judged = eps if eps is not None else trained_eps
     return {
         "link": None,
         "name": f"{subject.recipe.method} ({subject.recipe.preset})",
@@ -70,11 +70,11 @@ def claims(subject: Exported) -> dict[str, Any]:
         "dataset": subject.data.name,
         "venue": "Unpublished",
         "architecture": architecture(str(subject.record["model"])),
-        "eps": named(radius),
+        "eps": radius(judged),
         "clean_acc": nat,
         "reported": standard,
         "autoattack_acc": standard,
-        "footnote": " ".join(_footnotes(subject, norm, radius)) or None,
+        "footnote": " ".join(_footnotes(subject, norm, judged)) or None,
     }
 
 
@@ -89,7 +89,7 @@ def _full(subject: Exported, attack: str) -> str | None:
 def _footnotes(subject: Exported, norm: str | None, eps: float) -> list[str]:
     notes = []
     if abs(eps - STANDARD_EPS) > 1e-9:
-        notes.append(f"{'Evaluated at' if subject.evaluation else 'Trained for'} eps {named(eps)}, not 8/255.")
+        notes.append(f"{'Evaluated at' if subject.evaluation else 'Trained for'} eps {radius(eps)}, not 8/255.")
     if norm not in (None, "Linf"):
         notes.append(f"The norm is {norm}.")
     entry = (subject.evaluation or {}).get("aa")

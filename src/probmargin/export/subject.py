@@ -34,6 +34,8 @@ class ExportRequest:
     run: Path
     format: str
     out: Path
+    checkpoint: Path | None = None
+    """A state of the run; its last unless given."""
     data: str | None = None
     """The run's own unless given."""
     data_dir: Path | None = None
@@ -62,6 +64,8 @@ class Exported:
     """What was measured on these very weights."""
     epochs: int
     """How many epochs these weights were trained."""
+    state: Path | None = None
+    """Where these weights lie, if they are not the run's last."""
 
     @property
     def settings(self) -> dict[str, Any] | None:
@@ -80,34 +84,36 @@ def open_exported(request: ExportRequest, log: Log) -> Exported:
     record = run.record
     if request.model is None and record.get("model_settings") and (line := origin(record["model"])):
         log(line)
-    model, epochs = _model(run, request.model, log)
+    model, epochs = _model(run, request, log)
     model = model.to("cpu").eval()
     data = request.data_set or data_of(run, request.data, request.data_dir)
     count = min(NUM_EXAMPLES, len(data.test)) if request.num_examples is None else request.num_examples
     if not 1 <= count <= len(data.test):
         raise UsageError(f"--num-examples must be from 1 to {len(data.test)}, not {count}")
     test = data.test.take(range(count))
-    evaluation = _evaluation(run, model, log)
-    return Exported(run, record, run.recipe, model, data, test.floats(), test.labels, evaluation, epochs)
+    evaluation = _evaluation(run, model, log, is_last=request.checkpoint is None)
+    measured = (test.floats(), test.labels, evaluation, epochs, request.checkpoint)
+    return Exported(run, record, run.recipe, model, data, *measured)
 
 
-def _model(run: Run, given: nn.Module | None, log: Log) -> tuple[nn.Module, int]:
-    """The model as it was given, or of the latest whole state, and the epochs behind it."""
-    if given is not None:
-        return given, len(run.metrics)
-    _, state, notes = run.load_state()
+def _model(run: Run, request: ExportRequest, log: Log) -> tuple[nn.Module, int]:
+    """The model of the state asked for, as it was given, or of the latest whole state, and the epochs behind it."""
+    if request.model is not None and request.checkpoint is None:
+        return request.model, len(run.metrics)
+    _, state, notes = run.load_state(request.checkpoint)
     for note in notes:
         log(note)
     return run.rebuild(state.part("ema") or state.part("model")), int(state.facts["epoch"])
 
 
-def _evaluation(run: Run, model: nn.Module, log: Log) -> dict[str, Any] | None:
+def _evaluation(run: Run, model: nn.Module, log: Log, *, is_last: bool) -> dict[str, Any] | None:
     """The run's evaluation, unless it is of other weights than these."""
     if not run.evaluation_path.exists():
         return None
     found = read_json_object(run.evaluation_path, misfit_evaluation)
     judged = found.get("weights")
-    if judged is not None and judged != weights_hash(model):
-        log(f"{run.evaluation_path} is of an earlier state and is left out; probmargin evaluate {typed(run.path)}")
+    # Results that do not say of which weights they are, are of the run's last.
+    if judged != weights_hash(model) if judged is not None else not is_last:
+        log(f"{run.evaluation_path} is of another state and is left out; probmargin evaluate {typed(run.path)}")
         return None
     return found

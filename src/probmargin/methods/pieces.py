@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import torch  # noqa: F401 - the examples use it
+import torch
 
 from probmargin.attacks.attack import ATTACKS, Attack
 from probmargin.core import losses
@@ -29,7 +29,7 @@ def sigmoid_weight(margin: PerExample, slope: float = 10.0, bias: float = -0.5) 
     >>> sigmoid_weight(torch.tensor([-0.5, 0.0])).tolist()
     [0.5, 0.006693]
     """
-    return Sigmoid(slope=slope, bias=bias)(margin)
+    return Sigmoid(slope=slope, bias=bias)(_floats(margin))
 
 
 @checked
@@ -40,7 +40,7 @@ def hinge_weight(margin: PerExample, slope: float = 2.0, bias: float = 0.0, as_p
     [1.0, 0.0]
     """
     chosen = HingeAsPrinted(slope=slope, bias=bias) if as_printed else Hinge(slope=slope, bias=bias)
-    return chosen(margin)
+    return chosen(_floats(margin))
 
 
 @checked
@@ -50,7 +50,7 @@ def step_weight(margin: PerExample, alpha: float = 0.2, bias: float = 0.0) -> Pe
     >>> step_weight(torch.tensor([-0.5, 0.5])).tolist()
     [0.8, 0.2]
     """
-    return Step(alpha=alpha, bias=bias)(margin)
+    return Step(alpha=alpha, bias=bias)(_floats(margin))
 
 
 @checked
@@ -60,7 +60,7 @@ def gairat_weight(steps: PerExample, num_steps: int, lam: Unbounded) -> PerExamp
     >>> gairat_weight(torch.tensor([4.0, 10.0]), num_steps=10, lam=-1.0).tolist()
     [0.5, 0.00000614]
     """
-    return GairatTanh(lam=lam, num_steps=num_steps)(steps)
+    return GairatTanh(lam=lam, num_steps=num_steps)(_floats(steps))
 
 
 @checked
@@ -76,7 +76,7 @@ def normalize_weights(weight: PerExample, how: str = "mean_one") -> PerExample:
         raise UsageError(
             "weights must be finite, none below zero: pass those of a batch, as weight functions give them"
         )
-    return NORMALIZERS.build(how)(weight, reduce=lambda total: total)
+    return NORMALIZERS.build(how)(_floats(weight), reduce=lambda total: total)
 
 
 @checked
@@ -86,8 +86,7 @@ def at_loss(logits_adv: Logits, labels: Labels) -> LossTerms:
     >>> at_loss(torch.tensor([[0.0, 0.0]]), torch.tensor([0])).weighted.tolist()
     [0.6931]
     """
-    _check(labels, logits_adv)
-    return AT()(BatchView(labels=labels, logits_adv=logits_adv))
+    return AT()(_view(labels, logits_adv))
 
 
 @checked
@@ -98,8 +97,7 @@ def trades_loss(logits_nat: Logits, logits_adv: Logits, labels: Labels, beta: fl
     >>> (terms.weighted + terms.plain).mean().item()
     3.2958
     """
-    _check(labels, logits_nat, logits_adv)
-    return Trades(beta=beta)(BatchView(labels=labels, logits_nat=logits_nat, logits_adv=logits_adv))
+    return Trades(beta=beta)(_view(labels, logits_adv, logits_nat))
 
 
 @checked
@@ -110,8 +108,7 @@ def mart_loss(logits_nat: Logits, logits_adv: Logits, labels: Labels, beta: floa
     >>> terms.weighted.tolist(), round(terms.plain.item(), 4)
     ([1.3861], 0.0)
     """
-    _check(labels, logits_nat, logits_adv)
-    return Mart(beta=beta)(BatchView(labels=labels, logits_nat=logits_nat, logits_adv=logits_adv))
+    return Mart(beta=beta)(_view(labels, logits_adv, logits_nat))
 
 
 @checked
@@ -122,7 +119,7 @@ def logit_margin(logits: Logits, labels: Labels) -> PerExample:
     [2.0, -3.0]
     """
     _check(labels, logits)
-    return losses.logit_margin(logits, labels)
+    return losses.logit_margin(_floats(logits), labels.long())
 
 
 @checked
@@ -134,7 +131,19 @@ def probabilistic_margin(logits: Logits, labels: Labels) -> PerExample:
     [0.50, -0.30]
     """
     _check(labels, logits)
-    return losses.probabilistic_margin(logits, labels)
+    return losses.probabilistic_margin(_floats(logits), labels.long())
+
+
+def _floats(values: torch.Tensor) -> torch.Tensor:
+    """At least float32: half precision rounds 1e-12 to nothing, and whole numbers would round weights."""
+    return values if values.dtype in (torch.float32, torch.float64) else values.float()
+
+
+def _view(labels: Labels, logits_adv: Logits, logits_nat: Logits | None = None) -> BatchView:
+    """A batch of logits with its labels, checked."""
+    nat = logits_adv if logits_nat is None else logits_nat
+    _check(labels, nat, logits_adv)
+    return BatchView(labels=labels.long(), logits_nat=_floats(nat), logits_adv=_floats(logits_adv))
 
 
 def _check(labels: Labels, *logits: Logits) -> None:
@@ -144,7 +153,7 @@ def _check(labels: Labels, *logits: Logits) -> None:
             raise UsageError(
                 f"logits must be floats (B, classes), all of one shape, not {found.dtype} {tuple(found.shape)}"
             )
-    if labels.device.type == "cpu" or labels.shape != logits[0].shape[:1]:
+    if labels.shape != logits[0].shape[:1] or (labels.device.type == "cpu" and len(labels) > 0):
         check_labels(labels, len(logits[0]), logits[0].shape[1])
 
 

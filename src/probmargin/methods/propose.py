@@ -2,12 +2,11 @@
 
 import math
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import torch
 
 from probmargin.core.settings import Augment
-from probmargin.core.words import counted
+from probmargin.core.words import counted, radius
 from probmargin.data.dataset import DataSet, ImageSet
 from probmargin.data.loader import DESCRIPTIONS
 from probmargin.data.seeds import stream
@@ -49,7 +48,7 @@ class Proposal:
         reason = self.reason if eps == self.scale.eps else "as you set it"
         flips = "flips" if recipe.augment.flip else "no flips"
         return (
-            f"{self.found}: eps {named(eps)} ({reason}), {length}, {flips}; set your own with --set attack.eps=..., "
+            f"{self.found}: eps {radius(eps)} ({reason}), {length}, {flips}; set your own with --set attack.eps=..., "
             "--epochs N, --set augment.flip=true"
         )
 
@@ -72,16 +71,6 @@ def propose(data: DataSet) -> Proposal | None:
         scale = replace(scale, epochs=epochs, lr=_SMALL_LR, weight_decay=5e-4, batch_size=batch)
     shape = "x".join(map(str, (data.channels, *data.image_size)))
     return Proposal(scale, f"{count} training images of {data.num_classes} classes, {shape}", reason, count)
-
-
-def named(eps: float) -> str:
-    """A radius in 255ths where it is a whole number of them.
-
-    >>> named(8 / 255), named(0.1)
-    ('8/255', '0.1')
-    """
-    levels = Fraction(eps * 255).limit_denominator(1000)
-    return f"{levels}/255" if levels.denominator == 1 else f"{eps:.3g}"
 
 
 def _radius(data: DataSet) -> tuple[float, str]:

@@ -137,6 +137,8 @@ def resolve(
     if not isinstance(data, str | DataScale):
         raise UsageError(f"data is given as {type(data).__name__}: pass a name such as 'digits', or a DataScale")
     if isinstance(method, Method):
+        if preset not in ("paper", method.preset):
+            raise UsageError(f"a Method is a recipe already, of preset {method.preset}; leave preset={preset!r} out")
         recipe = method
     else:
         recipe = named(method, preset)

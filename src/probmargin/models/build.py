@@ -2,7 +2,8 @@
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -38,14 +39,27 @@ def build_model(
     mean_std: tuple[Sequence[float], Sequence[float]] | None = None,
     seed: int | None = None,
 ) -> nn.Module:
-    """Build a model; with `seed` its initial weights depend on nothing else, and torch's generator is left alone."""
+    """Build a model; with `seed` its initial weights depend on nothing else, and torch's generators are left alone."""
     factory = factory_of(name)
-    with torch.random.fork_rng(devices=[], enabled=seed is not None):
-        if seed is not None:
-            torch.manual_seed(seed)
+    with _seeded(seed):
         offered = accepted(factory, num_classes=num_classes, in_channels=in_channels)
         model = call_factory(name, factory, offered) if ":" in name else factory(**offered)
     return model if mean_std is None else nn.Sequential(Normalize(*mean_std), model)
+
+
+@contextmanager
+def _seeded(seed: int | None) -> Iterator[None]:
+    """Whatever is drawn inside this block follows from the seed; torch's generators are then as they were found."""
+    if seed is None:
+        yield
+        return
+    # Not by torch.manual_seed: it seeds every GPU too, at once or when the first is used, and nothing takes that back.
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed_all(seed)
+        yield
 
 
 def factory_of(name: str) -> Callable[..., nn.Module]:

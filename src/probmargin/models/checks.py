@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from probmargin.core.errors import UsageError
+from probmargin.core.errors import UsageError, one_logit
 from probmargin.core.frozen import ModelMode, model_mode, with_clean_buffers
 from probmargin.core.types import Logits
 from probmargin.core.words import counted
@@ -51,6 +51,8 @@ def check_is_logits(found: object, count: int, name: str) -> None:
             f"model {name} gives an output of shape {tuple(found.shape)} for {count} images; return one tensor of "
             "logits (B, classes)"
         )
+    if found.shape[1] == 1:
+        raise one_logit()
 
 
 def check_keeps_images(model: nn.Module, image_shape: tuple[int, ...], name: str) -> None:

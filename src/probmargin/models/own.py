@@ -3,7 +3,8 @@
 import importlib
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from torch import nn
@@ -18,21 +19,13 @@ def own_factory(name: str) -> Factory:
     """Import package.module:factory, looking in the current folder first, as `python -m` does."""
     module_name, _, attribute = name.partition(":")
     _check_name(name, module_name, attribute)
-    here = str(Path.cwd())
-    added = here not in sys.path
-    if added:
-        sys.path.insert(0, here)
     try:
-        module = importlib.import_module(module_name)
+        with folder_first(Path.cwd()):
+            module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise _not_found(name, module_name, str(error.name)) from None
     except (Exception, SystemExit) as error:
         raise _failed(f"model {name}: its module cannot be imported", error) from None
-    finally:
-        # Last from now on: a stray file here must not take the place of a package that is imported later.
-        if added and here in sys.path:
-            sys.path.remove(here)
-            sys.path.append(here)
     factory: object = getattr(module, attribute, None)
     if not callable(factory):
         raise UsageError(
@@ -40,6 +33,22 @@ def own_factory(name: str) -> Factory:
             f"{module_name}:NAME with one it has"
         )
     return factory
+
+
+@contextmanager
+def folder_first(folder: Path) -> Iterator[None]:
+    """Look for modules in a folder first; afterwards it is the last, where processes that are started find it too."""
+    here = str(folder)
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        # Last from now on: a stray file here must not take the place of a package that is imported later.
+        if added and here in sys.path:
+            sys.path.remove(here)
+            sys.path.append(here)
 
 
 def call_factory(name: str, factory: Factory, settings: dict[str, int]) -> nn.Module:

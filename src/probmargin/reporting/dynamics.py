@@ -53,7 +53,11 @@ def read_history(path: Path) -> History:
     """Read a dynamics.npz."""
     with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
         lps = file["lps"] if "lps" in file else None
-        return History(file["index"], file["epochs"], file["margin"], file["weight"], file["correct"], lps)
+        history = History(file["index"], file["epochs"], file["margin"], file["weight"], file["correct"], lps)
+    parts = (history.margin, history.weight, history.correct, *(() if lps is None else (lps,)))
+    if {part.shape for part in parts} != {(len(history.epochs), len(history.index))}:
+        raise ValueError("its arrays do not fit each other")
+    return history
 
 
 UNREADABLE = (OSError, ValueError, KeyError, EOFError, BadZipFile)

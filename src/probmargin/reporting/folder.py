@@ -26,6 +26,8 @@ class Folder:
     audit: Plain | None = None
     damaged: tuple[str, ...] = field(default=())
     """Files that are there and cannot be read."""
+    outdated: tuple[str, ...] = field(default=())
+    """Files of results that are of an earlier state than the run's last."""
 
     @property
     def name(self) -> str:
@@ -67,15 +69,24 @@ def read_folder(path: Path | str) -> Folder:
     if not (place / "record.json").exists():
         raise UsageError(f"{path} is not a run's folder, it has no record.json; name another")
     record = read_json_object(place / "record.json", misfit_record)
+    evaluation = _read(place / "evaluation.json", damaged, misfit_evaluation) or record.get("evaluation")
+    results = {"evaluation.json": evaluation, "audit.json": _read(place / "audit.json", damaged, misfit_audit)}
+    outdated = tuple(name for name, found in results.items() if found and _is_of_an_earlier_state(found, record))
     return Folder(
         path=place,
         record=record,
         recipe=_read(place / "recipe.json", damaged, misfit_recipe) or record["recipe"],
         metrics=_metrics(place / "metrics.jsonl", damaged),
-        evaluation=_read(place / "evaluation.json", damaged, misfit_evaluation) or record.get("evaluation"),
-        audit=_read(place / "audit.json", damaged, misfit_audit),
+        evaluation=None if "evaluation.json" in outdated else evaluation,
+        audit=None if "audit.json" in outdated else results["audit.json"],
         damaged=tuple(damaged),
+        outdated=outdated,
     )
+
+
+def _is_of_an_earlier_state(found: Plain, record: Plain) -> bool:
+    """Was this judged before training ended? A run that has not ended does not know its last weights."""
+    return found.get("weights") is not None and record.get("weights") not in (None, found["weights"])
 
 
 def _read(path: Path, damaged: list[str], shape: Callable[[Any], str]) -> Plain | None:

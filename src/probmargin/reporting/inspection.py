@@ -105,7 +105,8 @@ def _classes(summary: Summary) -> Section | None:
         )
         for row in rows
     )
-    header = ("class", "examples", "of the weight", "of the examples", "ratio", "margin", "right under attack")
+    right = "right under attack" if summary["is_attacked"] else "right"
+    header = ("class", "examples", "of the weight", "of the examples", "ratio", "margin", right)
     return Section(
         "Classes: who gains and loses weight", (line, f"Gini over classes {classes['gini']:.3f}"), header, table
     )
@@ -115,8 +116,8 @@ def _lps(summary: Summary) -> Section:
     lps = summary["lps"]
     title = "Attack steps survived (LPS) against margins (PM)"
     if lps is None:
-        line = "LPS was not counted in this run, whose attack records none: add --measure-lps 1000 to measure it now"
-        return Section(title, (line,))
+        none = "LPS was not counted in this run, whose attack records none: add --measure-lps 1000 to measure it now"
+        return Section(title, (none if summary["is_attacked"] else "this run was trained without an attack",))
     correlation = "none" if lps["rank_correlation"] is None else f"{lps['rank_correlation']:.3f}"
     lines = (
         f"rank correlation {correlation} ({lps['source']}); {lps['lps_values']} different values of LPS, "
@@ -145,9 +146,10 @@ def _noise(summary: Summary) -> Section:
     noise = summary["noise"]
     if not noise["examples"]:
         return Section("Wrong labels", ("no label was made wrong",))
+    when = " under attack" if summary["is_attacked"] else ""
     lines = (
         f"{counted(noise['examples'], 'label')} known to be wrong ({noise['share_of_examples']:.1%} of the examples), "
         f"with {noise['share_of_weight']:.1%} of the weight (x{noise['ratio']:.2f})",
-        f"the network says the wrong label under attack in {noise['learnt']:.1%} of their cases",
+        f"the network says the wrong label{when} in {noise['learnt']:.1%} of their cases",
     )
     return Section("Wrong labels", lines)

@@ -1,7 +1,8 @@
 """What all formats of a table say the same way: numbers, differences, and the legend."""
 
+from probmargin.core.words import radius
 from probmargin.reporting.compare import Comparison
-from probmargin.reporting.page.words import attack_name, radius
+from probmargin.reporting.page.words import attack_name
 from probmargin.reporting.spec import ColumnSpec
 from probmargin.reporting.tables import Cell, Table
 

@@ -1,6 +1,5 @@
 """A run's curves in the terminal, drawn again while it trains."""
 
-import itertools
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -27,9 +26,10 @@ _TWO_COLUMNS = 72
 
 @dataclass(frozen=True)
 class Curve:
-    """One quantity: what it is called, its values, how they are written, and the scale where it is fixed."""
+    """One quantity: what it is called, the epochs that have a value, their values, and how these are written."""
 
     title: str
+    epochs: Sequence[int]
     values: Sequence[float]
     is_share: bool = False
     style: str = "cyan"
@@ -39,34 +39,49 @@ class Curve:
         return f"{100 * value:.1f}%" if self.is_share else f"{value:,.4g}"
 
 
-def stretched(values: Sequence[float], width: int) -> list[float]:
-    """A value for each column: means where there are more values than columns, repeats where there are fewer.
+def placed(epochs: Sequence[int], values: Sequence[float], span: range, width: int) -> list[float | None]:
+    """A value for each column, which stands for the same epochs of the span in every curve; None where it has none.
 
-    >>> stretched([1.0, 3.0], 4), stretched([1.0, 3.0, 5.0, 7.0], 2)
-    ([1.0, 1.0, 3.0, 3.0], [2.0, 6.0])
+    Where there are more epochs than columns it is a mean, where there are fewer it is repeated.
+
+    >>> placed([2, 4], [1.0, 3.0], range(1, 5), 8)
+    [None, None, 1.0, 1.0, None, None, 3.0, 3.0]
+    >>> placed([1, 2, 3, 4], [1.0, 3.0, 5.0, 7.0], range(1, 5), 2)
+    [2.0, 6.0]
     """
-    count = len(values)
-    if count > width:
-        edges = [place * count // width for place in range(width + 1)]
-        return [sum(values[low:high]) / (high - low) for low, high in itertools.pairwise(edges)]
-    return [values[column * count // width] for column in range(width)]
+    count, known = len(span), dict(zip(epochs, values, strict=True))
+    columns: list[float | None] = []
+    for column in range(width):
+        low = column * count // width
+        high = max(low + 1, (column + 1) * count // width)
+        found = [known[epoch] for epoch in span[low:high] if epoch in known]
+        columns.append(sum(found) / len(found) if found else None)
+    return columns
 
 
-def blocks(values: Sequence[float], width: int, rows: int = ROWS) -> list[str]:
-    """A chart of block characters, the top row first; the least value still shows.
+def blocks(columns: Sequence[float | None], low: float, high: float, rows: int = ROWS) -> list[str]:
+    """A chart of block characters from `low` to `high`, the top row first; the least value still shows.
 
-    >>> blocks([0.0, 1.0], 2, 1), blocks([1.0, 1.0], 2, 1)
-    (['▁█'], ['▄▄'])
+    >>> blocks([0.0, None, 1.0], 0.0, 1.0, 1), blocks([1.0, 1.0], 1.0, 1.0, 1)
+    (['▁ █'], ['▄▄'])
     """
-    columns = stretched(values, width)
-    low, high = min(values), max(values)
     steps = 8 * rows
     # Rounding is no change.
-    if high - low > 1e-5 * abs(high):
-        heights = [1 + round((value - low) / (high - low) * (steps - 1)) for value in columns]
-    else:
-        heights = [steps // 2] * len(columns)
+    scale = (steps - 1) / (high - low) if high - low > 1e-5 * abs(high) else None
+    heights = [
+        0 if value is None else steps // 2 if scale is None else 1 + round((value - low) * scale) for value in columns
+    ]
     return ["".join(BLOCKS[max(0, min(8, height - 8 * row))] for height in heights) for row in reversed(range(rows))]
+
+
+def axis(span: range, width: int) -> str:
+    """The first and the last epoch below their columns.
+
+    >>> axis(range(1, 101), 16), axis(range(1, 2), 16)
+    ('epoch 1      100', 'epoch 1')
+    """
+    first = f"epoch {span[0]}"
+    return first if len(span) == 1 else f"{first}{span[-1]:>{width - len(first)}}"
 
 
 def curves(folder: Folder) -> Iterator[Curve]:
@@ -84,23 +99,28 @@ def curves(folder: Folder) -> Iterator[Curve]:
         ("learning rate", "lr", None, False, "blue"),
     ]
     for title, name, part, is_share, style in wanted:
-        _, values = series(metrics, name, part)
+        epochs, values = series(metrics, name, part)
         if values:
-            yield Curve(title, values, is_share, style)
+            yield Curve(title, epochs, values, is_share, style)
 
 
 def seconds_left(folder: Folder, an_epoch: float | None = None) -> float | None:
-    """Time to the end at the pace that was watched, else at the pace of the last epoch's images; None if unknown.
-
-    Weights that differ make the effective sample size smaller than the training set, so its largest value counts.
-    """
+    """Time to the end at the pace that was watched, else at the pace of the last epoch's images; None if unknown."""
     if not folder.metrics or folder.is_finished:
         return None
     if an_epoch is None:
         rate = float(folder.metrics[-1].get("images_per_second") or 0.0)
-        size = max((float(row.get("effective_sample_size") or 0.0) for row in folder.metrics), default=0.0)
+        size = _trained_on(folder)
         an_epoch = size / rate if rate > 0 and size > 0 else None
     return None if an_epoch is None else an_epoch * (folder.epochs - folder.trained)
+
+
+def _trained_on(folder: Folder) -> float:
+    """Images of an epoch. Where the record does not say, the largest effective sample size: weights only lower it."""
+    counts = folder.record.get("class_counts")
+    if counts:
+        return float(sum(counts.values())) - float(folder.record.get("validation") or 0)
+    return max((float(row.get("effective_sample_size") or 0.0) for row in folder.metrics), default=0.0)
 
 
 def header(folder: Folder, left: float | None, idle: float | None = None) -> Text:
@@ -123,21 +143,27 @@ def frame(folder: Folder, width: int, title: Text, height: int | None = None) ->
     if not shown:
         return Group(title, Text("no epoch is finished yet"))
     count = 2 if width >= _TWO_COLUMNS else 1
-    inner = max(10, width // count - 6)
+    inner = max(16, width // count - 6)
     table = Table.grid(expand=False, padding=(0, 1))
     lines = math.ceil(len(shown) / count)
-    rows = ROWS if height is None else max(1, min(ROWS, (height - 2) // lines - 2))
-    panels = [_panel(curve, inner, rows) for curve in shown]
+    room = ROWS + 1 if height is None else max(1, min(ROWS + 1, (height - 2) // lines - 2))
+    trained = [int(row["epoch"]) + 1 for row in folder.metrics]
+    span = range(min(trained), max(trained) + 1)
+    panels = [_panel(curve, span, inner, room) for curve in shown]
     for start in range(0, len(panels), count):
         table.add_row(*panels[start : start + count])
     return Group(title, table)
 
 
-def _panel(curve: Curve, width: int, rows: int) -> Panel:
-    values = curve.values
-    told = f"{curve.title}  {curve.shown(values[-1])}"
-    ends = f"{curve.shown(min(values))} to {curve.shown(max(values))}"
-    drawn = Text("\n".join(blocks(values, width, rows)), style=curve.style, no_wrap=True)
+def _panel(curve: Curve, span: range, width: int, room: int) -> Panel:
+    """A curve in so many lines; its axis is the first to go."""
+    low, high = min(curve.values), max(curve.values)
+    told = f"{curve.title}  {curve.shown(curve.values[-1])}"
+    ends = f"{curve.shown(low)} to {curve.shown(high)}"
+    columns = placed(curve.epochs, curve.values, span, width)
+    drawn = Text("\n".join(blocks(columns, low, high, max(1, room - 1))), style=curve.style, no_wrap=True)
+    if room > 1:
+        drawn.append(f"\n{axis(span, width)}", style="dim")
     return Panel(
         drawn, title=Text(told), title_align="left", subtitle=Text(ends), subtitle_align="right", width=width + 4
     )

@@ -40,9 +40,10 @@ class KeptRun(Run):
     @property
     def recipe(self) -> Method:
         """The resolved recipe."""
+        self.check_plugins()
         return from_plain(self.record["recipe"])
 
-    def load_state(self) -> tuple[Path, checkpoints.Checkpoint, list[str]]:
+    def load_state(self, named: Path | None = None) -> tuple[Path, checkpoints.Checkpoint, list[str]]:
         """There is none: what needs weights needs the run itself."""
         raise UsageError(
             f"of {self.path.name} only record and curves are kept, in {self.path.parent}, and not its weights; "

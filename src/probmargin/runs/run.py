@@ -11,9 +11,10 @@ from probmargin.core.arguments import checked
 from probmargin.core.errors import UsageError
 from probmargin.core.shell import typed
 from probmargin.engine import checkpoints
-from probmargin.engine.files import read_json_lines, read_json_object, write_json
+from probmargin.engine.files import holds_json, read_json_lines, read_json_object, write_json
 from probmargin.engine.shapes import misfit_epoch, misfit_record, misfit_state
 from probmargin.methods.method import Method
+from probmargin.methods.plugins import check_plugins
 from probmargin.methods.resolve import read_recipe
 from probmargin.models.build import build_model
 
@@ -57,7 +58,13 @@ class Run:
     @property
     def recipe(self) -> Method:
         """The resolved recipe."""
+        self.check_plugins()
         return read_recipe(self.recipe_path)
+
+    def check_plugins(self) -> None:
+        """Refuse a recipe with components of the user's own that are not loaded."""
+        if holds_json(self.record_path, "plugins"):
+            check_plugins(self.record, self.path)
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -78,8 +85,11 @@ class Run:
         """Saved states in the order of training, without their suffix; only those that are complete."""
         return checkpoints.in_order(path.with_suffix("") for path in self.checkpoints_path.glob("state-*.json"))
 
-    def load_state(self) -> tuple[Path, checkpoints.Checkpoint, list[str]]:
-        """The latest state that is whole, and a sentence for each damaged one that was passed over."""
+    def load_state(self, named: Path | None = None) -> tuple[Path, checkpoints.Checkpoint, list[str]]:
+        """The state that is named, or the latest that is whole, with a sentence for each damaged one passed over."""
+        if named is not None:
+            self._check_is_state(named)
+            return named, checkpoints.load(named, misfit_state), []
         damaged: list[str] = []
         for path in reversed(self.states()):
             try:
@@ -92,22 +102,33 @@ class Run:
             f"{self.path} holds no whole checkpoint{found}; empty its checkpoints folder and train it with --resume"
         )
 
+    def _check_is_state(self, path: Path) -> None:
+        """Refuse weights that are not this run's own, whose recipe and record would not be theirs."""
+        own = sorted(self.checkpoints_path.glob("*.safetensors"))
+        if path.with_suffix(".safetensors").resolve() not in [file.resolve() for file in own]:
+            names = ", ".join(file.stem for file in own) or "none"
+            raise UsageError(
+                f"{path} is no state of {self.path}, which has {names}; name a file of its checkpoints folder, "
+                "or judge other weights by --model and --checkpoint"
+            )
+
     @property
     def model(self) -> nn.Module:
         """The trained network in eval mode: the moving average where the recipe keeps one."""
         return self.load_model()[0]
 
-    def load_model(self) -> tuple[nn.Module, list[str]]:
-        """The same, with a sentence for each damaged state that was passed over."""
-        _, state, notes = self.load_state()
-        return self.rebuild(state.part("ema") or state.part("model")), notes
+    def load_model(self, state: Path | None = None) -> tuple[nn.Module, list[str]]:
+        """The same, or that of another state, with a sentence for each damaged one that was passed over."""
+        _, saved, notes = self.load_state(state)
+        return self.rebuild(saved.part("ema") or saved.part("model")), notes
 
     def rebuild(self, weights: dict[str, torch.Tensor]) -> nn.Module:
         """The run's network with these weights."""
         record = self.record
         if record.get("model_settings") is None:
             raise UsageError(f"the model of {self.path} was given as an object; build it and load its weights yourself")
-        model = build_model(record["model"], **record["model_settings"])
+        # By the run's seed: what a network draws and its weights do not hold is then as it was in training.
+        model = build_model(record["model"], **record["model_settings"], seed=record["seed"])
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:

@@ -4,14 +4,16 @@ from collections.abc import Callable
 from itertools import islice
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
+from probmargin.core.autocast import check_autocast
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import frozen
 from probmargin.core.inference import check_takes_gradients, outside_inference_mode, with_gradients
 from probmargin.core.noise import fresh_noise
 from probmargin.core.settings import AWP
-from probmargin.core.types import Classifier, Images, Labels, Logits
+from probmargin.core.types import Classifier, Images, Labels, Logits, Reduce
 from probmargin.data.checks import check_labels, check_pixels
 from probmargin.methods.method import Method
 from probmargin.methods.plain import with_settings
@@ -21,19 +23,27 @@ from probmargin.models.checks import (
     changes_its_images,
     check_is_logits,
     check_keeps_images,
+    check_logits,
     writes,
 )
 from probmargin.training.guards import check_outside
 from probmargin.training.network import Network
 from probmargin.training.perturbation import relative_ascent
-from probmargin.training.step import Batch, attack_batch, batch_loss, view_of, weigh
+from probmargin.training.step import Batch, alone, attack_batch, batch_loss, view_of, weigh
 
 _ROUNDING = 1e-4
 
 
 @outside_inference_mode()
-def recipe_loss(model: nn.Module, x: Images, labels: Labels, recipe: Method, seed: int | None) -> torch.Tensor:
-    """Attack a batch by a recipe, weigh its examples and return the loss."""
+def recipe_loss(
+    model: nn.Module, x: Images, labels: Labels, recipe: Method, seed: int | None, all_processes: bool | None
+) -> torch.Tensor:
+    """Attack a batch by a recipe, weigh its examples and return the loss.
+
+    Of several processes each returns its share of the mean over all their images, times their number: gradients
+    that are averaged over processes, as torch averages them, are then those of one process with all images.
+    """
+    reduce, processes = _sharing(model, all_processes)
     _check_batch(model, x, labels)
     x, labels = with_gradients(as_the_model_computes(x, model)), with_gradients(labels)
     if x.device.type == "cpu":
@@ -45,10 +55,11 @@ def recipe_loss(model: nn.Module, x: Images, labels: Labels, recipe: Method, see
 
         def loss_at(forward: Classifier) -> torch.Tensor:
             view = view_of(forward, recipe, batch, attacked)
-            weight, _ = weigh(view, recipe)
-            return batch_loss(view, recipe, weight)
+            _check_logits(view.nat() if view.logits_adv is None else view.adv(), len(x), type(model).__name__)
+            weight, _ = weigh(view, recipe, reduce)
+            return batch_loss(view, recipe, weight, reduce) * processes
 
-        loss = loss_at(network.forward if recipe.awp is None else _perturbed(network, recipe.awp, loss_at))
+        loss = loss_at(network.forward if recipe.awp is None else _perturbed(network, recipe.awp, loss_at, reduce))
     except Exception as error:
         # After an error of its own a device may answer nothing more.
         if x.device.type == "cpu" or not isinstance(error, RuntimeError):
@@ -66,14 +77,33 @@ def _diagnose(model: nn.Module, x: Images, labels: Labels, recipe: Method) -> No
     check_outside(model, x[:1], recipe.attack)
 
 
-def _perturbed(network: Network, awp: AWP, loss_at: Callable[[Classifier], torch.Tensor]) -> Classifier:
+def _sharing(model: nn.Module, all_processes: bool | None) -> tuple[Reduce, int]:
+    """How sums go over the processes that share a batch, and how many there are."""
+    wrapped = model if isinstance(model, nn.parallel.DistributedDataParallel) else None
+    if not (wrapped is not None if all_processes is None else all_processes):
+        return alone, 1
+    if not (dist.is_available() and dist.is_initialized()):
+        raise UsageError("all_processes=True without a process group: call torch.distributed.init_process_group first")
+    group = None if wrapped is None else wrapped.process_group
+
+    def reduce(total: torch.Tensor) -> torch.Tensor:
+        summed = total.detach().clone()
+        dist.all_reduce(summed, group=group)
+        return summed
+
+    return reduce, dist.get_world_size(group)
+
+
+def _perturbed(network: Network, awp: AWP, loss_at: Callable[[Classifier], torch.Tensor], reduce: Reduce) -> Classifier:
     """The network at weights moved up the loss, as `perturbed_weights` moves them; gradients go to its own weights."""
     model = network.model
+    if isinstance(model, nn.DataParallel):
+        raise UsageError("AWP moves weights, which nn.DataParallel does not take over; pass model.module")
     own = {name: p for name, p in model.named_parameters() if p.requires_grad and p.ndim >= 2}
     with torch.enable_grad():
         gradients = torch.autograd.grad(loss_at(network.clean_forward()), list(own.values()), allow_unused=True)
     moved = {
-        name: parameter + relative_ascent(parameter.detach(), gradient, awp.gamma)
+        name: parameter + relative_ascent(parameter.detach(), reduce(gradient), awp.gamma)
         for (name, parameter), gradient in zip(own.items(), gradients, strict=True)
         if gradient is not None
     }
@@ -88,6 +118,7 @@ def _perturbed(network: Network, awp: AWP, loss_at: Callable[[Classifier], torch
 def _check_batch(model: nn.Module, x: Images, labels: Labels) -> None:
     """Refuse what a loader may yield instead of a batch, by what is known without waiting for a device."""
     check_takes_gradients(model)
+    check_autocast(x.device)
     if x.ndim != 4 or not x.is_floating_point() or labels.shape[:1] != x.shape[:1]:
         raise UsageError(
             f"mail_loss takes float images (B, C, H, W) in [0, 1] and B labels, not {x.dtype} {tuple(x.shape)} and "
@@ -96,7 +127,7 @@ def _check_batch(model: nn.Module, x: Images, labels: Labels) -> None:
     if x.numel() == 0:
         raise UsageError(f"the batch is empty, its images have shape {tuple(x.shape)}: leave it out of the loop")
     if x.dtype in (torch.float16, torch.bfloat16):
-        raise UsageError(f"images are {x.dtype}, too coarse for an attack's steps: pass x.float(), with torch.autocast")
+        raise UsageError(f"images are {x.dtype}, too coarse for an attack's steps: pass x.float()")
     if labels.ndim != 1 or labels.dtype.is_floating_point or labels.dtype == torch.bool:
         check_labels(labels, len(x), None)
     places = {tensor.device for tensor in (x, labels, *islice(model.parameters(), 1))}
@@ -114,6 +145,13 @@ def _check_values(model: nn.Module, x: Images, labels: Labels) -> None:
         _check_range(model, x, labels)
 
 
+def _check_logits(logits: Logits, count: int, name: str) -> None:
+    """Refuse what is not one row of logits an image; on a CPU, where looking costs nothing, probabilities too."""
+    check_is_logits(logits, count, name)
+    if logits.device.type == "cpu":
+        check_logits(logits.detach(), name)
+
+
 def _check_range(model: nn.Module, x: Images, labels: Labels) -> None:
     """Refuse labels of classes that the model has not."""
     with frozen(model, "eval") as call, torch.no_grad():
@@ -122,9 +160,15 @@ def _check_range(model: nn.Module, x: Images, labels: Labels) -> None:
     check_labels(labels, len(x), logits.shape[1])
 
 
-def loss_recipe(method: str | Method, weighted: bool, **attack_settings: float) -> Method:
-    """The recipe of the last epoch, or of the first; attack sizes go with a name, a Method brings its own."""
+def loss_recipe(method: str | Method, weighted: bool, **sizes: float | None) -> Method:
+    """The recipe of the last epoch, or of the first; the attack's sizes go with a name, a Method brings its own."""
+    given = {f"attack.{key}": value for key, value in sizes.items() if value is not None}
+    if isinstance(method, Method) and given:
+        names = ", ".join(given)
+        raise UsageError(
+            f"a Method brings the sizes of its attack; give {names} in pm.resolve(..., settings=...) instead"
+        )
     recipe = method if isinstance(method, Method) else named(method)
-    if recipe.attack is not None and isinstance(method, str):
-        recipe = with_settings(recipe, {f"attack.{key}": value for key, value in attack_settings.items()})
+    if recipe.attack is not None:
+        recipe = with_settings(recipe, given)
     return recipe.at(recipe.epochs - 1) if weighted else recipe.at(0).without_weights()

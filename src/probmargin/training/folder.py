@@ -18,10 +18,11 @@ from probmargin.methods.method import Method
 from probmargin.runs.run import Run
 from probmargin.training.agreement import differences
 from probmargin.training.examples import Dynamics
-from probmargin.training.fork import Fork, Legacy, Wishes, check_fork, described, legacy_of
+from probmargin.training.fork import Fork, Legacy, Wishes, check_fork, compiled_otherwise, described, legacy_of
+from probmargin.training.plugins import changed_files
 from probmargin.training.progress import Reporter
 
-_CONDITIONS = ("hardware", "precision", "processes", "sync_bn")
+_CONDITIONS = ("hardware", "precision", "compile", "processes", "sync_bn", "plugins")
 """What a run may be gone on under that it did not begin under; the record says so."""
 
 
@@ -56,6 +57,12 @@ class Beginning:
         if self.fork is None or legacy is None:
             return None
         reporter.say(f"forked from {self.fork.state_path.name} of {self.fork.run.path}")
+        self._say_changed(self.fork.run, reporter)
+        if other := compiled_otherwise(self.fork, self.environment.get("compile")):
+            reporter.say(
+                f"{self.fork.run.path} was trained with --compile {other}: rounding differs from training from scratch "
+                f"with --compile {self.environment['compile']}"
+            )
         for epochs in self.wishes.keep_epochs:
             if epochs < self.fork.epochs and epochs not in legacy.kept:
                 reporter.say(f"{self.fork.run.path} has not kept its state after {epochs} epochs: it is not kept here")
@@ -90,8 +97,12 @@ class Beginning:
             raise UsageError(f"{run.path} already holds a run; go on with --resume, or choose another --out")
         found = differences(run.record, json.loads(json.dumps(self.identity)))
         origin = run.record.get("forked_from")
-        if self.fork is not None and origin != described(self.fork):
-            found.append(f"forked_from is {origin!r} there and {described(self.fork)!r} here")
+        wanted = described(self.fork, run.record.get("compile")) if self.fork else origin
+        if wanted and "compile" not in (origin or {}):
+            # Records of earlier versions do not tell.
+            wanted = {key: value for key, value in wanted.items() if key != "compile"}
+        if origin != wanted:
+            found.append(f"forked_from is {origin!r} there and {wanted!r} here")
         if found:
             raise UsageError(f"{run.path} is another run: {'; '.join(found)}; choose another --out")
         if origin is not None and self.fork is None and not run.states():
@@ -123,7 +134,8 @@ class Beginning:
     def _write(self, legacy: Legacy | None) -> None:
         """Write what a new run's folder begins with; the record first, since it makes the folder this run's."""
         run = self.run
-        origin: dict[str, Any] = {"forked_from": described(self.fork)} if self.fork else {}
+        compiled = self.environment.get("compile")
+        origin: dict[str, Any] = {"forked_from": described(self.fork, compiled)} if self.fork else {}
         if legacy is not None:
             origin["train_seconds_before_fork"] = round(legacy.state.facts["seconds"], 3)
         write_json(run.record_path, {**self.identity, **self.environment, **origin, "resumes": []})
@@ -152,15 +164,21 @@ class Beginning:
             reporter.say(f"{run.path} is finished: it stopped early after {counted(saved.facts['epoch'], 'epoch')}")
         else:
             place = {key: saved.facts[key] for key in ("epoch", "batch")}
-            now = {key: self.environment[key] for key in _CONDITIONS}
-            changed = {key: value for key, value in now.items() if value != run.record.get(key)}
+            now = {key: self.environment[key] for key in _CONDITIONS if key in self.environment}
+            known = {"plugins": [], **run.record}
+            changed = {key: value for key, value in now.items() if value != known.get(key, value)}
             asked, before = self._asked_anew()
             listed = [*run.record.get("resumes", []), place | changed | before]
             run.update_record(**asked, resumes=listed)
             reporter.say(f"going on from {path.name} of {run.path}")
+            self._say_changed(run, reporter)
             if run.record.get("monitors") and "monitors" not in self.environment:
                 reporter.say("its curves on test images end here: give --monitor again to go on with them")
         return saved
+
+    def _say_changed(self, run: Run, reporter: Reporter) -> None:
+        if found := changed_files(run.record, self.environment):
+            reporter.say(f"not as {run.path} began with: {', '.join(found)}; what follows is by the code of now")
 
     def _asked_anew(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The record's entries on looks and kept states as this start asks for them; what they were, if different."""

@@ -201,13 +201,25 @@ def _best_state(fork: Fork, best: dict[str, Any]) -> Checkpoint:
     )
 
 
-def described(fork: Fork) -> dict[str, Any]:
-    """What the new run's record says of its origin."""
+def compiled_otherwise(fork: Fork, own: str | None) -> str | None:
+    """Another `--compile` than `own` that the state came about with; it rounds otherwise. None where none is known."""
+    record = fork.run.record
+    places = [record.get("forked_from") or {}, record]
+    places += [place for place in record.get("resumes") or () if place["epoch"] < fork.epochs]
+    known = (place.get("compile") for place in places)
+    return next((mode for mode in known if own is not None and mode not in (None, own)), None)
+
+
+def described(fork: Fork, own_compile: str | None) -> dict[str, Any]:
+    """What the record of a new run, which begins with `own_compile`, says of its origin."""
     record = fork.run.record
     origin = {"run": fork.run.path.name, "epoch": fork.epochs, "recipe_hash": record.get("recipe_hash")}
     # How the other run came by its state is part of this one.
     further = record.get("forked_from") or {}
-    checkpoint = record.get("checkpoint") or further.get("checkpoint")
     has_shares = (record.get("processes") or 1) > 1 and not record.get("sync_bn")
-    processes = record["processes"] if has_shares else further.get("processes")
-    return origin | {key: value for key, value in (("checkpoint", checkpoint), ("processes", processes)) if value}
+    taken_over = {
+        "checkpoint": record.get("checkpoint") or further.get("checkpoint"),
+        "processes": record["processes"] if has_shares else further.get("processes"),
+        "compile": compiled_otherwise(fork, own_compile),
+    }
+    return origin | {key: value for key, value in taken_over.items() if value}

@@ -12,6 +12,7 @@ from probmargin.attacks.pgd import PGD, EarlyStopPGD
 from probmargin.core.errors import Failure, UsageError
 from probmargin.core.frozen import frozen
 from probmargin.core.words import counted
+from probmargin.margins.none import NoMargin
 from probmargin.methods.method import Method
 from probmargin.models.own import failed_at
 
@@ -83,7 +84,20 @@ def short_reach(method: Method) -> str | None:
 
 
 def idle_weights(method: Method) -> str | None:
-    """A line on weights that never come into play; None where they do."""
+    """A line on weights or a margin that never come into play; None where they do."""
+    later = {path.partition(".")[0] for phase in method.phases for path in phase.set}
+    has_margin = "margin" in later or not isinstance(method.margin, NoMargin)
+    has_weight = "weight" in later or method.is_reweighted
+    if has_weight and not has_margin:
+        return (
+            f"the weight {method.weight.registered_name} has no margin to go by (margin none), so every example gets "
+            "the same: choose one, such as --set margin=pm_adv"
+        )
+    if has_margin and not has_weight:
+        return (
+            f"the margin {method.margin.registered_name} changes nothing, since the weight "
+            f"{method.weight.registered_name} does not go by it: choose another, such as --set weight=sigmoid"
+        )
     if not method.is_reweighted or method.burn_in_epochs < method.epochs:
         return None
     return (
@@ -157,9 +171,9 @@ def check_outside(model: nn.Module, x: torch.Tensor, attack: Attack | None) -> N
 
 
 def check_finite(epoch: int, loss_sum: float) -> None:
-    """Stop where a loss was not a number."""
+    """Stop where a loss was not a number. Epochs here come from 0, and are told from 1 as in every line."""
     if not math.isfinite(loss_sum):
-        raise TrainingStopped(f"the loss of epoch {epoch} is not a number; lower the learning rate (--set lr=...)")
+        raise TrainingStopped(f"the loss of epoch {epoch + 1} is not a number; lower the learning rate (--set lr=...)")
 
 
 def check_weights(epoch: int, parameters: Sequence[torch.Tensor]) -> None:
@@ -168,7 +182,7 @@ def check_weights(epoch: int, parameters: Sequence[torch.Tensor]) -> None:
         norms = torch.stack([torch.linalg.vector_norm(parameter).float() for parameter in parameters])
     if not bool(norms.isfinite().all()):
         raise TrainingStopped(
-            f"a parameter is not a number after epoch {epoch}; lower the learning rate (--set lr=...)"
+            f"a parameter is not a number after epoch {epoch + 1}; lower the learning rate (--set lr=...)"
         )
 
 
@@ -186,15 +200,15 @@ def check_collapse(epoch: int, sums: Sequence[float], top_accuracy: float, learn
     count, weight, predicted, predicted_squared = sums[0], sums[4], sums[6], sums[7]
     if weight == 0:
         raise TrainingStopped(
-            f"every weight of epoch {epoch} is zero, so nothing is learnt; use --set normalizer=mean_one, or change "
-            "the weight's bias"
+            f"every weight of epoch {epoch + 1} is zero, so nothing is learnt; use --set normalizer=mean_one, or "
+            "change the weight's bias"
         )
     # Class numbers are whole, so these sums are exact: equal means without spread.
     is_constant = predicted_squared * count == predicted**2
     if is_constant and top_accuracy > learnt:
         raise TrainingStopped(
-            f"the run collapsed: in epoch {epoch} every prediction is class {predicted / count:.0f}, after an accuracy "
-            f"of {100 * top_accuracy:.1f}%; lower the learning rate (--set lr=...)"
+            f"the run collapsed: in epoch {epoch + 1} every prediction is class {predicted / count:.0f}, after an "
+            f"accuracy of {100 * top_accuracy:.1f}%; lower the learning rate (--set lr=...)"
         )
 
 

@@ -6,8 +6,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from probmargin.core.errors import Interrupted
 from probmargin.data.dataset import ImageSet
 from probmargin.engine.files import append_json_line
+from probmargin.engine.signals import stop_signals
 from probmargin.methods.method import Method
 from probmargin.runs.run import Run
 from probmargin.training.assemble import Hardware, make_stepper
@@ -24,18 +26,14 @@ from probmargin.training.guards import (
     check_weights,
     out_of_memory_named,
 )
+from probmargin.training.layers import seed_layers
 from probmargin.training.network import to_training_mode
 from probmargin.training.progress import Reporter
 from probmargin.training.saving import States
-from probmargin.training.signals import stop_signals
 from probmargin.training.state import TrainState
 from probmargin.training.validation import Judge, Monitors, Validation
 
 _GLANCE_SECONDS = 1.0
-
-
-class Interrupted(Exception):
-    """The user or the system asked to stop; the state is saved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +154,7 @@ class Trainer:
         to_training_mode(state.model)
         for batch, chosen in self.batches.of_epoch(epoch, state.batch):
             lr = self.method.lr_at(epoch, batch, self.num_batches)
+            seed_layers(self.train.labels.device, self.settings.seed, epoch, batch, self.world.rank)
             with out_of_memory_named(self.method.batch_size):
                 self.stepper(now, epoch, lr, chosen)
             if self.feed is not None:

@@ -4,6 +4,7 @@ from probmargin.attacks.attack import ATTACKS
 from probmargin.core.arguments import checked
 from probmargin.core.errors import unknown_name
 from probmargin.data.loader import DESCRIPTIONS as DATA_SETS
+from probmargin.evaluation.own_attacks import own_attacks
 from probmargin.evaluation.protocol import DESCRIPTIONS as PROTOCOL_ATTACKS, PROTOCOLS
 from probmargin.margins.margin import MARGINS
 from probmargin.methods.resolve import METHODS
@@ -25,7 +26,9 @@ def catalogue(kind: str | None = None) -> list[str]:
         "weights": {name: WEIGHTS.summary(name) for name in WEIGHTS.names()},
         "normalizers": {name: NORMALIZERS.summary(name) for name in NORMALIZERS.names()},
         "objectives": {name: OBJECTIVES.summary(name) for name in OBJECTIVES.names()},
-        "attacks": PROTOCOL_ATTACKS | {f"{n} (in recipes)": ATTACKS.summary(n) for n in ATTACKS.names()},
+        "attacks": PROTOCOL_ATTACKS
+        | own_attacks()
+        | {f"{n} (in recipes)": ATTACKS.summary(n) for n in ATTACKS.names()},
         "protocols": {name: protocol.summary for name, protocol in PROTOCOLS.items()},
         "models": dict(MODELS),
         "data": dict(DATA_SETS),

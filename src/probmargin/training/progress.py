@@ -1,6 +1,7 @@
 """What a person sees while a run trains."""
 
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from probmargin.training.validation import score
+from probmargin.core.shell import typed
+from probmargin.runs.run import Run
+from probmargin.training.validation import best_path, score
 
 _BAR = 20
 """Characters of the bar."""
@@ -130,7 +133,7 @@ class Reporter:
     def say(self, text: str) -> None:
         """Print a sentence."""
         if not self.quiet:
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def start(self, title: str, total_steps: int, done_steps: int) -> None:
         """Begin to show a run."""
@@ -160,7 +163,9 @@ class Reporter:
         is_last = metrics["epoch"] + 1 == epochs
         if self._bar is not None:
             self.glance(metrics, epochs)
-            self._bar.console.print(epoch_line(metrics, epochs), highlight=False, markup=False, soft_wrap=True)
+            self._bar.console.print(
+                epoch_line(metrics, epochs), highlight=False, markup=False, emoji=False, soft_wrap=True
+            )
         elif is_last or now - self._last_line > 0.5:
             self._last_line = now
             self.say(epoch_line(metrics, epochs) + self._remaining(now))
@@ -176,3 +181,12 @@ class Reporter:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+def chosen_line(run: Run, count: int | None, best: Mapping[str, Any], last: Mapping[str, Any]) -> str:
+    """What choosing the best state would change, and how it is chosen."""
+    file = typed(best_path(run).with_suffix(".safetensors"))
+    return (
+        f"on {count} held-out images: best {percent(score(best))} after epoch {best['epoch']}, last "
+        f"{percent(score(last))} after epoch {last['epoch']}; commands take the last, the best with --checkpoint {file}"
+    )

@@ -22,7 +22,7 @@ class TrainRequest:
     device: str | None = None
     precision: str | None = None
     compile: str = "default"
-    """default, max-autotune or off: how the fast path compiles on CUDA."""
+    """default, max-autotune or off: how the fast path compiles on CUDA; off is another rounding on a CPU too."""
     resume: bool = False
     normalize: bool = False
     """Put the training data's mean and standard deviation inside the model."""

@@ -15,7 +15,7 @@ from probmargin.engine.checkpoints import Checkpoint, file_hash
 from probmargin.engine.compile import CompileMode
 from probmargin.engine.devices import pick_device, pick_precision, set_precision
 from probmargin.engine.distributed import World, local_device, process_group
-from probmargin.engine.environment import commit, hardware, versions
+from probmargin.engine.environment import surroundings
 from probmargin.engine.files import check_folder
 from probmargin.engine.lock import held
 from probmargin.evaluation.parts import weights_hash
@@ -39,13 +39,15 @@ from probmargin.training.guards import (
     idle_weights,
     short_reach,
 )
+from probmargin.training.layers import own_draws
 from probmargin.training.loop import LoopSettings, Trainer, Watchers
 from probmargin.training.model import make_model
-from probmargin.training.progress import Reporter, percent
+from probmargin.training.plugins import plugin_facts
+from probmargin.training.progress import Reporter, chosen_line
 from probmargin.training.request import TrainRequest
 from probmargin.training.state import TrainState
 from probmargin.training.training_set import prepare
-from probmargin.training.validation import Monitors, Validation, parse_monitors, score
+from probmargin.training.validation import Monitors, Validation, parse_monitors
 
 
 def train(method: Method, data: DataSet, request: TrainRequest, reporter: Reporter) -> tuple[Run, nn.Module]:
@@ -53,9 +55,9 @@ def train(method: Method, data: DataSet, request: TrainRequest, reporter: Report
     device = pick_device(request.device)
     with torch.inference_mode(False), torch.enable_grad(), process_group(device) as world:
         own = reporter if world.is_writer else Reporter(quiet=True)
-        training = Training(method, data, request, own, world, local_device(device, world))
-        with ExitStack() as stack:
-            return training.carry_out(stack)
+        device = local_device(device, world)
+        with own_draws(device), ExitStack() as stack:
+            return Training(method, data, request, own, world, device).carry_out(stack)
 
 
 class Training:
@@ -136,7 +138,7 @@ class Training:
             run=self.run,
             method=self.method,
             identity=identity,
-            environment=self._environment(monitors),
+            environment=self._environment(monitors) | plugin_facts(self.method, monitors.counts if monitors else ()),
             num_examples=len(self.images.train),
             shapes={name: tensor.shape for name, tensor in model.state_dict().items()},
             resume=self.request.resume,
@@ -217,10 +219,9 @@ class Training:
     def _environment(self, monitors: Monitors | None) -> dict[str, Any]:
         """What the record says beside the run's identity."""
         facts: dict[str, Any] = {
-            "commit": commit(),
-            "hardware": hardware(self.device),
-            "versions": versions(),
+            **surroundings(self.device),
             "precision": self.precision,
+            "compile": self.request.compile,
             "processes": self.world.size,
             "image_shape": [self.data.channels, *self.data.image_size],
             "class_counts": dict(zip(self.data.classes, self.data.class_counts(), strict=True)),
@@ -278,10 +279,7 @@ class Training:
         last = {"epoch": looks[-1]["epoch"] + 1, **looks[-1]["validation"]}
         best = {key: value for key, value in state.best.items() if key != "looks_since"}
         self.run.update_record(held_out_accuracy={"best": best, "last": last}, epochs_trained=state.epoch)
-        self.reporter.say(
-            f"on {self.request.validation} held-out images: best {percent(score(best))} after epoch {best['epoch']}, "
-            f"last {percent(score(last))} after epoch {last['epoch']}; the best is kept as checkpoints/best"
-        )
+        self.reporter.say(chosen_line(self.run, self.request.validation, best, last))
 
 
 def _spent(seconds: float, before_fork: float | None) -> dict[str, float]:

@@ -17,7 +17,9 @@ from probmargin.core.types import Classifier, Images, Labels
 from probmargin.data.dataset import ImageSet
 from probmargin.engine.distributed import World
 from probmargin.evaluation.evaluate import EvaluationSettings, correct_under
+from probmargin.evaluation.own_attacks import PREFIX
 from probmargin.evaluation.protocol import build_attack
+from probmargin.evaluation.search import inside_threat_model
 from probmargin.methods.method import Method
 from probmargin.runs.run import Run
 from probmargin.training.network import Network
@@ -47,6 +49,20 @@ class _Shard(Attack):
         assert isinstance(noise, KeyedNoise)
         moved = replace(noise, ids=noise.ids + self.start)
         return self.inner.run(model, x, labels, noise=moved, trace=trace)
+
+
+@dataclass(frozen=True)
+class _Kept(Attack):
+    """An attack of the user's own; an image that leaves the ball or [0, 1] counts unattacked, as in an evaluation."""
+
+    inner: Attack
+    norm: Norm
+    eps: float
+
+    def run(self, model: Classifier, x: Images, labels: Labels, *, noise: Noise, trace: TraceLevel) -> AttackResult:
+        found = self.inner.run(model, x, labels, noise=noise, trace=trace)
+        inside = inside_threat_model(found.x_adv, x, self.norm, self.eps)
+        return replace(found, x_adv=torch.where(inside[:, None, None, None], found.x_adv, x))
 
 
 @dataclass(frozen=True)
@@ -143,7 +159,8 @@ class Monitors:
     def __post_init__(self) -> None:
         norm, eps = ball_of(self.method)
         for name in self.counts:
-            self._attacks[name] = build_attack(name, norm, eps)
+            attack = build_attack(name, norm, eps)
+            self._attacks[name] = _Kept(attack, norm, eps) if attack and name.startswith(PREFIX) else attack
 
     def is_due(self, epoch: int) -> bool:
         """Look after this epoch (from 0)? Always after the last."""

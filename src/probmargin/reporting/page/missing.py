@@ -1,10 +1,10 @@
 """What a run does not have yet, and the command that makes it."""
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from probmargin.core.shell import program, typed
 from probmargin.reporting.folder import Folder
 from probmargin.reporting.page.data import RunReport
 
@@ -41,7 +41,10 @@ def _training(report: RunReport) -> Iterator[Gap]:
 def _evaluation(report: RunReport) -> Iterator[Gap]:
     evaluation = report.folder.evaluation
     if evaluation is None:
-        yield Gap("results", "Nothing has been judged on test images yet.", _probmargin("evaluate", report))
+        text = "Nothing has been judged on test images yet."
+        if "evaluation.json" in report.folder.outdated:
+            text = "What was judged is an earlier state, before training went on; it is left out. Judge the last with:"
+        yield Gap("results", text, _probmargin("evaluate", report))
         return
     known = attacks(evaluation)
     if not any(name != "nat" for name in known):
@@ -54,7 +57,10 @@ def _evaluation(report: RunReport) -> Iterator[Gap]:
 
 def _audit(report: RunReport) -> Iterator[Gap]:
     if report.folder.audit is None:
-        yield Gap("audit", "No audit has asked whether the robustness is real.", _probmargin("audit", report))
+        text = "No audit has asked whether the robustness is real."
+        if "audit.json" in report.folder.outdated:
+            text = "The audit is of an earlier state, before training went on; it is left out. Audit the last with:"
+        yield Gap("audit", text, _probmargin("audit", report))
 
 
 def _dynamics(report: RunReport) -> Iterator[Gap]:
@@ -83,12 +89,12 @@ def attacks(evaluation: dict[str, Any]) -> list[str]:
     ]
 
 
-def _command(*words: str) -> str:
-    return shlex.join(["probmargin", *words])
+def _command(folder: Folder, *words: str) -> str:
+    return typed(*program(folder.record), *words)
 
 
 def _probmargin(name: str, report: RunReport) -> str:
-    return _command(name, str(report.folder.path), *_data_dir(report.folder, report.data_dir))
+    return _command(report.folder, name, str(report.folder.path), *_data_dir(report.folder, report.data_dir))
 
 
 def _data_dir(folder: Folder, data_dir: str) -> list[str]:
@@ -109,7 +115,7 @@ def evaluate_command(report: RunReport, evaluation: dict[str, Any], names: list[
         for name in ("norm", "eps"):
             value = evaluation.get(name)
             words += [f"--{name}", str(value)] if value is not None and value != trained.get(name) else []
-    return _command(*words, *_data_dir(folder, report.data_dir))
+    return _command(folder, *words, *_data_dir(folder, report.data_dir))
 
 
 def train_command(folder: Folder, data_dir: str, out: str, *options: str) -> str:
@@ -126,17 +132,18 @@ def train_command(folder: Folder, data_dir: str, out: str, *options: str) -> str
     words += ["--validation", str(record["validation"])] if record.get("validation") else []
     words += ["--label-noise", str(record["label_noise"])] if record.get("label_noise") else []
     words += ["--normalize"] if (record.get("model_settings") or {}).get("mean_std") else []
-    words += _start(record)
+    words += ["--compile", str(record["compile"])] if record.get("compile", "default") != "default" else []
+    words += _start(record, goes_on="--resume" in options)
     counts = (record.get("monitors") or {}).get("counts") or {}
     words += ["--monitor", ",".join(f"{name}:{count}" for name, count in counts.items())] if counts else []
     words += _options(record.get("options") or {}, watched=bool(counts))
     dynamics = ["--dynamics"] if folder.dynamics_path.exists() and "--dynamics" not in options else []
-    return _command(*words, "--out", out, *options, *dynamics)
+    return _command(folder, *words, "--out", out, *options, *dynamics)
 
 
-def _start(record: dict[str, Any]) -> list[str]:
-    """The weights that training began with, where they came from a file."""
-    began = record.get("checkpoint")
+def _start(record: dict[str, Any], *, goes_on: bool) -> list[str]:
+    """The weights that training began with, where they came from a file; a fork that goes on has them in its state."""
+    began = record.get("checkpoint") or (not goes_on and (record.get("forked_from") or {}).get("checkpoint"))
     if not began:
         return []
     return [

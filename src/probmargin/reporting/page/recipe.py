@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from probmargin.core.words import counted
+from probmargin.core.words import counted, radius
 from probmargin.reporting.page.data import RunReport
-from probmargin.reporting.page.words import DASH, duration, joined, radius, short
+from probmargin.reporting.page.words import DASH, duration, joined, short
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,21 @@ def _side_by_side(columns: Sequence[Mapping[str, str]]) -> list[SettingRow]:
     return [SettingRow(name, [column.get(name, DASH) for column in columns]) for name in names]
 
 
+_FACTS = (
+    "data data_fingerprint model seed recipe_hash label_noise validation hardware precision compile processes commit"
+)
+
+
 def _facts(report: RunReport) -> dict[str, str]:
     folder, record = report.folder, report.folder.record
     facts: dict[str, Any] = {"folder": str(folder.path), "id": folder.name}
-    names = "data data_fingerprint model seed recipe_hash label_noise validation hardware precision processes commit"
-    facts |= {name.replace("_", " "): record[name] for name in names.split() if record.get(name) is not None}
+    facts |= {name.replace("_", " "): record[name] for name in _FACTS.split() if record.get(name) is not None}
     if "train_seconds" in record:
         facts["training time"] = duration(float(record["train_seconds"]))
     if "train_seconds_after_fork" in record:
         facts["training time after the fork"] = duration(float(record["train_seconds_after_fork"]))
+    if record.get("plugins"):
+        facts["plugins"] = "; ".join(f"{plugin['file']} {plugin['sha256'][:16]}" for plugin in record["plugins"])
     if record.get("resumes"):
         facts["gone on from"] = "; ".join(_place(state) for state in record["resumes"])
     if "images_per_second" in record:

@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from probmargin._version import __version__
+from probmargin.core.words import radius
 from probmargin.reporting.page import audits, classes, curves, missing, recipe, results, summary, words
 from probmargin.reporting.page.budget import within_budget
 from probmargin.reporting.page.data import RunReport
@@ -79,6 +80,7 @@ def render(reports: Sequence[RunReport], *, title: str = "", made: str = "", com
         command=command,
         version=__version__,
         words=words,
+        radius=radius,
         **view(reports),
     )
 

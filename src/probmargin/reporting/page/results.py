@@ -1,15 +1,16 @@
 """Accuracies with their intervals, the paper's numbers, paired comparisons, and the gap from PGD to AutoAttack."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from probmargin.core.stats import wilson_interval
+from probmargin.core.words import radius
 from probmargin.reporting.cells import differing
 from probmargin.reporting.compare import Interval, compare
 from probmargin.reporting.page.data import RunReport
 from probmargin.reporting.page.missing import attacks
-from probmargin.reporting.page.words import DASH, attack_name, joined, p_value, percent, radius
+from probmargin.reporting.page.words import DASH, attack_name, joined, p_value, percent
 from probmargin.reporting.spec import ColumnSpec, Contrast
 
 ALPHA = 0.05
@@ -50,19 +51,23 @@ def result_rows(reports: Sequence[RunReport], names: Sequence[str]) -> list[Resu
     for report in reports:
         evaluation = report.folder.evaluation or {}
         where = f"{evaluation['norm']} eps {radius(evaluation['eps'])}" if "eps" in evaluation else "not judged yet"
-        rows.append(ResultRow(report.label, where, [_cell(evaluation.get(name)) for name in names]))
+        rows.append(ResultRow(report.label, where, [_cell(evaluation, name) for name in names]))
         if report.published is not None:
             printed = [_printed(report.published.numbers.get(name)) for name in names]
             rows.append(ResultRow("the paper", report.published.place, printed, is_paper=True))
     return rows
 
 
-def _cell(entry: Any) -> Cell:
+def _cell(evaluation: dict[str, Any], name: str) -> Cell:
+    """A number and its interval; where an attack looked at a part of the images, which."""
+    entry = evaluation.get(name)
     if not isinstance(entry, dict) or "interval" not in entry:
         return Cell()
     share = float(entry["accuracy"] if "accuracy" in entry else entry.get("robust_accuracy") or 0.0)
     low, high = entry["interval"]
-    return Cell(percent(share, 2), f"{percent(low)} to {percent(high)}", share, low, high)
+    seen = int(entry["num_examples"])
+    part = f", first {seen:,} images" if seen < int(evaluation.get("num_examples", seen)) else ""
+    return Cell(percent(share, 2), f"{percent(low)} to {percent(high)}{part}", share, low, high)
 
 
 def _printed(numbers: tuple[float, float] | None) -> Cell:
@@ -107,11 +112,16 @@ def _difference(first: RunReport, second: RunReport, name: str) -> Difference | 
         return None
     title = attack_name(name)
     ours, theirs = (_measured(report, name) for report in (second, first))
+    if ours.pop("data_fingerprint") != theirs.pop("data_fingerprint"):
+        on = [str(report.folder.record.get("data")) for report in (second, first)]
+        reason = f"{second.label} was judged on {on[0]}, {first.label} on {on[1]}"
+        reason = f"{on[0]} has changed between the two" if on[0] == on[1] else reason
+        return Difference(attack=title, reason=f"cannot be compared: {reason}")
     if ours["attacks"] and theirs["attacks"] and ours["attacks"] != theirs["attacks"]:
         tried = [joined([attack_name(attack) for attack in side["attacks"]]) for side in (ours, theirs)]
         reason = f"{second.label} was tried by {tried[0]}, {first.label} by {tried[1]}"
         return Difference(attack=title, reason=f"cannot be compared: {reason}")
-    for line in differing(ours, theirs):
+    for line in _radii(ours, theirs) or differing(ours, theirs):
         return Difference(attack=title, reason=f"cannot be compared: {line}")
     column = ColumnSpec(title=title, attack=name, protocol="", norm="", eps=0.0)
     texts = {"first": {0: str(entries[0]["correct"])}, "second": {0: str(entries[1]["correct"])}}  # type: ignore[index]
@@ -131,6 +141,13 @@ def _difference(first: RunReport, second: RunReport, name: str) -> Difference | 
         p=p_value(pair.p),
         is_clear=pair.p < ALPHA,
     )
+
+
+def _radii(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """Radii that differ, as the rest of the page writes them."""
+    known = [side["eps"] for side in (ours, theirs) if side.get("eps") is not None]
+    texts = [radius(eps) for eps in known]
+    return [f"eps is {texts[0]}, not {texts[1]}"] if len(set(texts)) == 2 else []
 
 
 def _measured(report: RunReport, name: str) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from probmargin.core.words import counted
+from probmargin.core.words import counted, radius
 from probmargin.reporting.folder import Folder
 from probmargin.reporting.page.data import RunReport
 from probmargin.reporting.page.missing import attacks
 from probmargin.reporting.page.results import Difference
-from probmargin.reporting.page.words import DASH, attack_name, count_of, duration, joined, percent, radius
+from probmargin.reporting.page.words import DASH, attack_name, count_of, duration, joined, percent
 
 
 @dataclass(frozen=True)

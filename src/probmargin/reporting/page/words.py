@@ -1,6 +1,5 @@
 """Numbers and names as a reader wants them."""
 
-import math
 from collections.abc import Sequence
 
 DASH = "\N{EN DASH}"
@@ -20,25 +19,14 @@ def percent(share: float | None, digits: int = 1) -> str:
 def attack_name(name: str) -> str:
     """An attack as it is written in a text.
 
-    >>> [attack_name(name) for name in ("nat", "pgd-20", "cw", "aa", "apgd-ce", "worst_case")]
-    ['clean', 'PGD-20', 'CW-20', 'AutoAttack', 'APGD-CE', 'worst case']
+    >>> [attack_name(name) for name in ("nat", "pgd-20", "cw", "aa", "apgd-ce", "own-mine", "worst_case")]
+    ['clean', 'PGD-20', 'CW-20', 'AutoAttack', 'APGD-CE', 'own-mine', 'worst case']
     """
     if name == "worst_case":
         return "worst case"
     if name in ("pgd", "cw"):
         return f"{name.upper()}-20"
-    return NAMES.get(name, name.upper())
-
-
-def radius(eps: float) -> str:
-    """A radius; in 255ths where it is a whole number of them.
-
-    >>> radius(8 / 255), radius(0.15), radius(0.031)
-    ('8/255', '0.15', '0.031')
-    """
-    levels = eps * 255
-    is_whole = levels >= 0.5 and math.isclose(levels, round(levels), abs_tol=1e-6)
-    return f"{round(levels)}/255" if is_whole and eps < 1 else f"{eps:.4g}"
+    return name if name.startswith("own-") else NAMES.get(name, name.upper())
 
 
 def joined(words: Sequence[str]) -> str:

@@ -1,0 +1,104 @@
+"""A user's own margins, weight functions, objectives and attacks: a Python file that registers them."""
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from probmargin.attacks.attack import Attack
+from probmargin.core.errors import UsageError
+from probmargin.core.shell import plugin_word
+from probmargin.margins.margin import Margin
+from probmargin.methods.plain import COMPONENTS
+from probmargin.models.own import failed_at, folder_first
+from probmargin.objectives.objective import Objective
+from probmargin.weights.weight import Normalizer, Weight
+
+_FAMILIES = {registry.family: registry for registry in COMPONENTS.values()}
+_BASES: dict[str, type] = {
+    "attack": Attack,
+    "margin": Margin,
+    "weight": Weight,
+    "normalizer": Normalizer,
+    "objective": Objective,
+}
+
+
+def load_plugin(name: str) -> None:
+    """Import a .py file, or a module by its name from the current folder, so that recipes can name its components."""
+    # Asking for all names imports the package's own components first: theirs are taken.
+    before = _components()
+    module = _import(name)
+    found = {key: cls for key, cls in _components().items() if key not in before or _is_of(cls, module)}
+    if not found:
+        raise UsageError(
+            f"plugin {name} registers nothing; put a line such as @MARGINS.register('NAME') above a class of it"
+        )
+    for (family, own), cls in found.items():
+        if not is_dataclass(cls):
+            raise UsageError(
+                f"plugin {name}: {family} {own!r} is no dataclass; write @dataclass(frozen=True, kw_only=True) above "
+                f"class {cls.__name__}"
+            )
+        if not issubclass(cls, base := _BASES[family]):
+            raise UsageError(
+                f"plugin {name}: {family} {own!r} is no {base.__name__}; write class {cls.__name__}({base.__name__}), "
+                f"with {base.__name__} from {base.__module__}"
+            )
+        if not hasattr(cls, "needs") and base is Margin:
+            raise UsageError(
+                f"plugin {name}: margin {own!r} does not say what it needs; write needs = frozenset({{'logits_adv'}}), "
+                f"or what it is, in class {cls.__name__}"
+            )
+
+
+def check_plugins(record: Mapping[str, Any], where: Path) -> None:
+    """Refuse a run with components of the user's own that nobody has imported; its record names their files."""
+    for plugin in record.get("plugins") or ():
+        for family, names in plugin["registers"].items():
+            unknown = set(names) - set(_FAMILIES[family].names() if family in _FAMILIES else ())
+            if unknown:
+                file = plugin["file"]
+                raise UsageError(
+                    f"{where} was trained with {family} {min(unknown)!r} of {file}, which is not loaded; give it "
+                    f"before the command, probmargin --plugin {plugin_word(file)} COMMAND"
+                )
+
+
+def _components() -> dict[tuple[str, str], type]:
+    return {(family, name): known.get(name) for family, known in _FAMILIES.items() for name in known.names()}
+
+
+def _is_of(cls: type, module: ModuleType) -> bool:
+    return f"{cls.__module__}.".startswith(f"{module.__name__}.")
+
+
+def _import(name: str) -> ModuleType:
+    file = Path(name).expanduser().resolve() if name.endswith(".py") or "/" in name or "\\" in name else None
+    module_name, folder = (name, Path.cwd()) if file is None else (file.stem, file.parent)
+    if file is not None:
+        _check_file(name, file)
+    try:
+        with folder_first(folder):
+            module = importlib.import_module(module_name)
+    except UsageError as error:
+        raise UsageError(f"plugin {name}: {error}") from None
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module_name}.".startswith(f"{missing}."):
+            raise UsageError(
+                f"there is no plugin {name}; give the path of a .py file, or a module that this folder holds"
+            ) from None
+        raise UsageError(f"plugin {name} cannot be imported: {failed_at(error)}; repair it there") from None
+    if file is not None and Path(str(module.__file__)).resolve() != file:
+        raise UsageError(f"plugin {name}: another module is named {module_name}; give the file another name")
+    return module
+
+
+def _check_file(name: str, file: Path) -> None:
+    if not file.is_file():
+        raise UsageError(f"there is no plugin file {name}; check its path")
+    if file.suffix != ".py" or not file.stem.isidentifier():
+        raise UsageError(f"plugin {name} cannot be imported under this name; give it one such as my_margin.py")

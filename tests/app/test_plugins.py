@@ -1,0 +1,343 @@
+"""Components in a file of the user's own, by `probmargin --plugin FILE COMMAND`."""
+
+import hashlib
+import json
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from program import Program, forget_components, program as program
+from strategies import images, tiny_net
+
+from probmargin import api as pm
+from probmargin.core import shell
+from probmargin.core.errors import UsageError
+from probmargin.data.digits import load_digits
+from probmargin.methods.plugins import check_plugins, load_plugin
+from probmargin.methods.resolve import resolve
+from probmargin.runs.run import open_run
+from probmargin.training.plugins import plugin_facts
+
+DATACLASS = "@dataclass(frozen=True, kw_only=True)\n"
+MINE = f"""
+from dataclasses import dataclass
+from typing import ClassVar
+from probmargin.margins.margin import MARGINS, Margin
+
+@MARGINS.register("mine")
+{DATACLASS}class Mine(Margin):
+    '''Probability of the label, less a threshold.'''
+    needs: ClassVar = frozenset(["logits_adv"])
+    threshold: float = 0.5
+
+    def __call__(self, view):
+        return view.adv().detach().softmax(1).gather(1, view.labels[:, None])[:, 0] - self.threshold
+"""
+OWN = f"""
+from dataclasses import dataclass
+from probmargin.attacks.attack import ATTACKS, Attack
+from probmargin.attacks.balls import Norm
+from probmargin.core.batch import AttackResult
+
+@ATTACKS.register("shift")
+{DATACLASS}class Shift(Attack):
+    '''All pixels brighter.'''
+    norm: Norm = "Linf"
+    eps: float = 8 / 255
+    share: float = 1.0
+
+    def run(self, model, x, labels, *, noise, trace):
+        return AttackResult(x_adv=(x + self.share * self.eps).clamp(0, 1))
+"""
+PLAIN = (
+    *("train", "--data", "digits", "--model", "small-cnn", "--method", "mail-at", "--set", "attack.num_steps=1"),
+    *("--device", "cpu", "--out", "run"),
+)
+TRAIN = (*PLAIN, "--set", "margin=mine", "--set", "margin.threshold=0.4")
+
+
+def write(name: str, text: str) -> str:
+    Path(name).parent.mkdir(parents=True, exist_ok=True)
+    Path(name).write_text(text, encoding="utf-8")
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def record() -> dict[str, Any]:
+    return dict(json.loads(Path("run/record.json").read_text(encoding="utf-8")))
+
+
+def cut(epoch: int) -> None:
+    """Leave the run as it was after an epoch."""
+    for path in Path("run/checkpoints").glob("state-*"):
+        if int(path.stem.split("-")[1]) > epoch:
+            path.unlink()
+
+
+def test_a_run_with_an_own_margin_is_trained_gone_on_with_and_judged(program: Program) -> None:
+    digits = write("lab/mine.py", MINE)
+    plugin = ("--plugin", "lab/mine.py")
+    trained = program(*plugin, *TRAIN, "--epochs", "2", "--keep-epochs", "1")
+    assert trained.code == 0, trained.err
+    assert "judge it with: probmargin --plugin lab/mine.py evaluate run" in trained.out
+    assert record()["plugins"] == [{"file": "mine.py", "sha256": digits, "registers": {"margin": ["mine"]}}]
+    assert record()["recipe"]["margin"] == {"name": "mine", "threshold": 0.4}
+    assert str(Path.cwd()) not in json.dumps(record()["plugins"])
+
+    cut(1)
+    resumed = program(*plugin, *TRAIN, "--epochs", "2", "--keep-epochs", "1", "--resume")
+    assert resumed.code == 0, resumed.err
+    assert "not as" not in resumed.out
+    assert "plugins" not in record()["resumes"][0]
+
+    judged = program(*plugin, "evaluate", "run", "--attacks", "nat", "--device", "cpu")
+    assert judged.code == 0, judged.err
+    assert "mine" in program(*plugin, "list", "margins").out
+    assert program(*plugin, "report", "run", "--out", "page.html").code == 0
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert f"mine.py {digits[:16]}" in page
+    assert "probmargin --plugin mine.py audit run" in page
+
+
+def test_the_record_names_what_an_own_file_imports_and_what_a_phase_brings(program: Program) -> None:
+    helper = write("lab/threshold.py", "HALF = 0.5\n")
+    write("lab/__init__.py", "")
+    mine = write("lab/mine.py", "from lab.threshold import HALF\n" + MINE.replace("= 0.5", "= HALF"))
+    phases = 'phases=[{"from_epoch": 0, "set": {"margin": "mine"}}]'
+    trained = program("--plugin", "lab.mine", *PLAIN, "--set", phases, "--epochs", "1")
+    assert trained.code == 0, trained.err
+    found = {plugin["file"]: (plugin["sha256"], plugin["registers"]) for plugin in record()["plugins"]}
+    assert found["lab/mine.py"] == (mine, {"margin": ["mine"]})
+    assert found["lab/threshold.py"] == (helper, {})
+    assert set(found) == {"lab/mine.py", "lab/threshold.py", "lab/__init__.py"}
+
+
+def test_a_module_of_a_package_is_asked_for_by_its_whole_name(program: Program) -> None:
+    write("lab/threshold.py", "HALF = 0.5\n")
+    write("lab/__init__.py", "")
+    write("lab/mine.py", "from .threshold import HALF\n" + MINE.replace("= 0.5", "= HALF"))
+    load_plugin("lab.mine")
+    facts = plugin_facts(resolve("mail-at", settings={"margin": "mine"}))
+    assert shell.program(facts) == ["probmargin", "--plugin", "lab.mine"]
+    forget_components(Path.cwd())
+    with pytest.raises(UsageError, match=r"probmargin --plugin lab\.mine COMMAND"):
+        check_plugins(facts, Path("run"))
+
+
+def test_a_run_without_own_components_has_no_plugins(program: Program) -> None:
+    write("mine.py", MINE)
+    assert program("--plugin", "mine.py", *PLAIN, "--epochs", "1").code == 0
+    assert "plugins" not in record()
+
+
+def test_going_on_with_a_changed_file_is_said_and_listed(program: Program) -> None:
+    before = write("mine.py", MINE)
+    run = ("--plugin", "mine.py", *TRAIN, "--epochs", "2", "--keep-epochs", "1")
+    assert program(*run).code == 0
+    cut(1)
+    after = write("mine.py", MINE + "# another\n")
+    resumed = program(*run, "--resume")
+    assert resumed.code == 0, resumed.err
+    assert "not as run began with: mine.py;" in resumed.out
+    assert record()["plugins"][0]["sha256"] == before
+    assert record()["resumes"][0]["plugins"][0]["sha256"] == after
+
+    assert "not as run began with: mine.py;" in program(*run, "--out", "forked", "--fork", "run@1").out
+
+
+def test_a_command_without_the_file_names_it(program: Program) -> None:
+    write("mine.py", MINE)
+    assert program("--plugin", "mine.py", *TRAIN, "--epochs", "1", "--dynamics").code == 0
+    forget_components(Path.cwd())
+    words = "run was trained with margin 'mine' of mine.py, which is not loaded; give it before the command"
+    for command in (
+        ("evaluate", "run", "--attacks", "nat"),
+        ("inspect", "run"),
+        ("audit", "run"),
+        ("export", "run", "--format", "safetensors", "--out", "net.safetensors"),
+        (*TRAIN, "--epochs", "1", "--resume"),
+        ("train", "--data", "digits", "--recipe", "run/recipe.json", "--model", "small-cnn", "--out", "other"),
+        (*TRAIN, "--out", "other", "--epochs", "1", "--fork", "run@1"),
+    ):
+        program.refuses(words, *command)
+    program.refuses("probmargin --plugin mine.py COMMAND", "inspect", "run")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("absent.py", None, "there is no plugin file absent.py; check its path"),
+        ("lab/absent", None, "there is no plugin file lab/absent; check its path"),
+        ("absent", None, "there is no plugin absent; give the path of a .py file"),
+        ("empty.py", "", "plugin empty.py registers nothing; put a line such as @MARGINS.register('NAME')"),
+        ("broken.py", "1 / 0", "plugin broken.py cannot be imported: ZeroDivisionError: division by zero"),
+        ("ends.py", "raise SystemExit(3)", "plugin ends.py cannot be imported: SystemExit: 3"),
+        ("wrong.py", "def", "plugin wrong.py cannot be imported: SyntaxError: invalid syntax"),
+        ("needy.py", "import no_such_module", "No module named 'no_such_module'"),
+        (
+            "taken.py",
+            MINE.replace('"mine"', '"pm_adv"'),
+            "margin 'pm_adv' is already taken by PMAdv; choose another name",
+        ),
+        (
+            "bare.py",
+            MINE.replace(DATACLASS, ""),
+            "bare.py: margin 'mine' is no dataclass; write @dataclass(frozen=True",
+        ),
+        (
+            "alone.py",
+            MINE.replace("(Margin)", ""),
+            "alone.py: margin 'mine' is no Margin; write class Mine(Margin), with Margin from probmargin.margins",
+        ),
+        (
+            "mute.py",
+            MINE.replace("needs: ", "wants: "),
+            "mute.py: margin 'mine' does not say what it needs; write needs = frozenset(",
+        ),
+        ("json.py", MINE, "plugin json.py: another module is named json; give the file another name"),
+        ("my-margin.py", MINE, "plugin my-margin.py cannot be imported under this name; give it one such as"),
+    ],
+)
+def test_a_file_that_cannot_serve_gets_one_line(program: Program, name: str, text: str | None, words: str) -> None:
+    if text is not None:
+        write(name, text)
+    program.refuses(words, "--plugin", name, "list")
+
+
+def test_the_option_stands_before_the_command_and_not_before_studies(program: Program) -> None:
+    write("mine.py", MINE)
+    program.refuses("write probmargin --plugin FILE evaluate ...", "evaluate", "run", "--plugin", "mine.py")
+    for command in ("demo", "reproduce"):
+        program.refuses(f"{command} trains recipes of the package alone", "--plugin", "mine.py", command)
+    assert "--plugin" in program("--help").out
+
+
+def test_one_file_is_one_module_by_path_and_by_name_and_its_recipes_can_be_sent(program: Program) -> None:
+    write("mine.py", MINE)
+    assert program("--plugin", "mine.py", "--plugin", "./mine.py", "--plugin", "mine", "list").code == 0
+    recipe = resolve("mail-at", settings={"margin": "mine"})
+    assert pickle.loads(pickle.dumps(recipe)) == recipe
+    assert str(Path.cwd()) == sys.path[-1], "where a process that is started looks for the module"
+
+
+JUDGE = ("evaluate", "run", "--num-examples", "9", "--device", "cpu", "--eps", "0.2")
+
+
+def test_an_own_attack_judges_by_its_name_and_its_result_tells_what_it_was(program: Program) -> None:
+    digits = write("lab.py", OWN)
+    plugin = ("--plugin", "lab.py")
+    assert program(*PLAIN, "--epochs", "1").code == 0
+    assert "own-shift" in program(*plugin, "list", "attacks").out
+    judged = program(*plugin, *JUDGE, "--attacks", "nat,own-shift")
+    assert judged.code == 0, judged.err
+    assert f"own-shift (not an attack of probmargin, lab.py {digits[:16]}): " in judged.out
+    entry = record()["evaluation"]["own-shift"]
+    files = [{"file": "lab.py", "sha256": digits}]
+    assert entry["attack"] == {"name": "shift", "norm": "Linf", "eps": 0.2, "share": 1.0, "files": files}
+    assert (entry["is_standard"], entry["label"]) == (False, f"not an attack of probmargin, lab.py {digits[:16]}")
+    assert "warnings" not in entry
+
+    test = load_digits().test.take(range(9))
+    with torch.no_grad():
+        right = open_run("run").model((test.floats() + 0.2).clamp(0, 1)).argmax(1) == test.labels
+    assert entry["correct"] == "".join(str(int(one)) for one in right)
+    assert program("report", "run", "--out", "page.html").code == 0
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert "own-shift" in page
+    assert "OWN-SHIFT" not in page
+
+
+def test_what_an_own_attack_found_is_not_taken_for_that_of_another_content(program: Program) -> None:
+    write("lab.py", OWN)
+    assert program(*PLAIN, "--epochs", "1").code == 0
+    judge = ("--plugin", "lab.py", *JUDGE, "--num-examples", "100", "--attacks", "nat,own-shift")
+    assert program(*judge).code == 0
+    before = record()["evaluation"]
+    assert before["own-shift"]["correct"] != before["nat"]["correct"]
+    forget_components(Path.cwd())
+    del sys.modules["lab"]
+    after = write("lab.py", OWN.replace("self.share * self.eps", "0 * self.eps"))
+    assert program(*judge).code == 0
+    found = record()["evaluation"]
+    assert found["own-shift"]["attack"]["files"][0]["sha256"] == after
+    assert found["own-shift"]["correct"] == found["nat"]["correct"], "it does nothing any more"
+
+
+@pytest.mark.parametrize("way", [("1.0", "2.0"), ("(x + self.share * self.eps).clamp(0, 1)", "(x - self.eps)")])
+def test_an_own_attack_that_leaves_its_ball_breaks_nothing_and_is_told_of(
+    program: Program, way: tuple[str, str]
+) -> None:
+    write("lab.py", OWN.replace(*way))
+    load_plugin("lab.py")
+    x, labels = images(1, 12, size=8)
+    result = pm.evaluate(tiny_net(1), (0.2 * x, labels), ["nat", "own-shift"], eps=0.3)
+    assert result["own-shift"]["correct"] == result["nat"]["correct"] != "1" * 12, "as if there were no attack"
+    assert result["worst_case"]["robust_accuracy"] == result["nat"]["accuracy"]
+    assert result["margins"]["worst_case"] == result["margins"]["clean"]
+    assert result["warnings"] == ["own-shift left the ball or [0, 1] on 12 images, which count unattacked"]
+    assert pm.evaluate(tiny_net(1), (0.2 * x, labels), ["pgd-2"], eps=0.3)["warnings"] == []
+
+
+def test_what_left_the_ball_is_told_again_where_it_is_read_back(program: Program) -> None:
+    write("lab.py", OWN.replace("1.0", "2.0"))
+    assert program(*PLAIN, "--epochs", "1").code == 0
+    for _ in range(2):
+        judged = program("--plugin", "lab.py", *JUDGE, "--attacks", "own-shift")
+        assert "warning: own-shift left the ball or [0, 1] on 9 images" in judged.out
+
+
+def test_a_monitor_of_ones_own_that_leaves_its_ball_counts_as_no_attack(program: Program) -> None:
+    write("lab.py", OWN.replace("self.share * self.eps", "1"))
+    monitors = ("--monitor", "nat:99,own-shift:99", "--monitor-every", "1")
+    assert program("--plugin", "lab.py", *PLAIN, "--epochs", "1", *monitors).code == 0
+    row = json.loads(Path("run/metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    assert row["monitors"]["own-shift"] == row["monitors"]["nat"] > 0.2
+
+
+def test_an_own_attack_monitors_a_run_whose_record_names_its_file(program: Program) -> None:
+    before = write("lab.py", OWN)
+    run = (*PLAIN, "--epochs", "2", "--keep-epochs", "1")
+    watched = ("--plugin", "lab.py", *run, "--monitor", "own-shift:9", "--monitor-every", "1")
+    assert program(*run).code == 0
+    cut(1)
+    assert program(*watched, "--resume").code == 0
+    rows = [json.loads(line) for line in Path("run/metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [set(row.get("monitors", {})) for row in rows] == [set(), {"own-shift"}]
+    named = [{"file": "lab.py", "sha256": before, "registers": {"attack": ["shift"]}}]
+    assert record()["resumes"][0]["plugins"] == named, "it began without"
+    assert program(*watched, "--out", "other").code == 0
+    assert json.loads(Path("other/record.json").read_text(encoding="utf-8"))["plugins"] == named
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (MINE, "no loaded file registers an attack 'shift' (loaded: none); give its file before the command"),
+        (OWN.replace('"shift"', '"shifted"'), "(loaded: own-shifted); give its file before the command"),
+        (
+            OWN.replace("eps: float = 8 / 255", "pass"),
+            "attack 'shift' has no field eps, which an evaluation sets; write",
+        ),
+        (OWN.replace("= 1.0", ""), "attack 'shift' has no value of share; give it a default in class Shift"),
+    ],
+)
+def test_an_attack_that_cannot_judge_gets_one_line(program: Program, text: str, words: str) -> None:
+    write("lab.py", text)
+    asked = ("--model", "small-cnn", "--data", "digits", "--num-examples", "4")
+    program.refuses(words, "--plugin", "lab.py", "evaluate", *asked, "--attacks", "own-shift")
+    program.refuses(words, "--plugin", "lab.py", *PLAIN, "--monitor", "own-shift:4")
+
+
+def test_the_prefix_is_named_to_who_leaves_it_out(program: Program) -> None:
+    write("lab.py", OWN)
+    asked = ("evaluate", "--model", "small-cnn", "--data", "digits", "--attacks", "shift")
+    program.refuses("unknown attack 'shift'; did you mean own-shift?", "--plugin", "lab.py", *asked)
+
+
+def test_an_own_attack_that_cannot_name_a_result_is_refused(program: Program) -> None:
+    write("lab.py", OWN.replace('"shift"', '"../shift"'))
+    load_plugin("lab.py")
+    with pytest.raises(UsageError, match="give it a name of letters, digits, _ and -"):
+        pm.evaluate(tiny_net(1), images(1, 4, size=8), ["own-../shift"])
