@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -198,6 +199,43 @@ def test_workers_end_with_a_run_that_is_killed(tmp_path: Path, pictures: Path) -
     while group(process.pid) and time.monotonic() < end:
         time.sleep(0.1)
     assert not group(process.pid)
+
+
+SLOW_START = """
+import os, sys, time
+from pathlib import Path
+import torch
+from probmargin.data.folder import load_folder
+from probmargin.training import feed
+
+work_for = feed._work_for
+
+def slow_start(run, worker):
+    print(os.getpid(), flush=True)
+    while os.getppid() == run:
+        time.sleep(0.01)
+    work_for(run, worker)
+
+feed._work_for = slow_start
+source = feed.FileFeed(load_folder(Path(sys.argv[1]), in_files=True).train, torch.device("cpu"))
+next(source.batches([torch.tensor([0])]))
+"""
+
+
+def test_a_worker_that_starts_while_its_run_is_killed_ends(pictures: Path) -> None:
+    """Whoever is its parent by then is not its run."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_START, str(pictures)], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert int(process.stdout.readline()) in group(process.pid)
+    process.kill()
+    try:
+        process.communicate(timeout=60)
+        assert not group(process.pid)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.mark.gpu

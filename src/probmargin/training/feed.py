@@ -2,12 +2,14 @@
 
 import os
 import signal
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from itertools import islice
 from typing import ClassVar, Literal
 
@@ -134,13 +136,21 @@ class _Files(Dataset[torch.Tensor]):
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
-def _ignore_stops(worker: int) -> None:
+def _work_for(run: int, worker: int) -> None:
     """A worker goes on until its run ends: a terminal and `timeout` send a stop to all processes of a group.
 
-    It ends with the process that started it, also where that one is killed: torch's workers look for it.
+    It ends with the process that started it, also where that one is killed. torch's workers look for it too, but
+    take whoever is their parent when they first look: one that starts while its run is killed would stay for good.
     """
     for number in _STOPS:
         signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(run,), daemon=True).start()
+
+
+def _end_with(run: int) -> None:
+    while os.getppid() == run:
+        time.sleep(1)
+    os._exit(1)
 
 
 @contextmanager
@@ -171,7 +181,7 @@ class FileFeed(Feed):
             collate_fn=torch.stack,
             num_workers=self._workers,
             pin_memory=self.device.type == "cuda",
-            worker_init_fn=_ignore_stops,
+            worker_init_fn=partial(_work_for, os.getpid()),
         )
         with _stops_held_back():
             source = iter(loader)
