@@ -247,6 +247,7 @@ def export(
     *,
     format: str = "safetensors",
     checkpoint: str | Path | None = None,
+    results: str | Path | None = None,
     data: Given | None = None,
     data_dir: str | Path | None = None,
     licence: str | None = None,
@@ -256,8 +257,9 @@ def export(
     """Write a run's model to a file, or a bundle's folder, with a model card; the file is read again and checked.
 
     `format` is safetensors, torch-export, onnx or robustbench. `checkpoint` is a file of the run's checkpoints, such
-    as best.safetensors; its last state unless given. `data` is what the file is checked on: the run's own
-    unless given, which it must be where training data was given as arrays.
+    as best.safetensors; its last state unless given. `results` is a file of `probmargin evaluate --out` for the card of
+    such a state. `data` is what the file is checked on: the run's own unless given, which it must be where training
+    data was given as arrays.
     """
     if not isinstance(run, str | Path | StoredRun):
         raise UsageError(f"run is given as {type(run).__name__}: pass its folder, or what pm.train returned")
@@ -267,6 +269,7 @@ def export(
         format=format,
         out=Path(out),
         checkpoint=Path(checkpoint) if checkpoint else None,
+        results=Path(results) if results else None,
         data_dir=Path(data_dir) if data_dir else None,
         licence=licence,
         num_examples=num_examples,

@@ -54,7 +54,7 @@ OPTIONS = {
     "inspect": "--top --json --measure-lps --data-dir --device --help",
     "demo": "--out --seed --help",
     "list": "--help",
-    "export": "--format --out --checkpoint --data --data-dir --licence --license --num-examples --help",
+    "export": "--format --out --checkpoint --results --data --data-dir --licence --license --num-examples --help",
     "import": "--layout --model --out --mean --std --partial --help",
 }
 

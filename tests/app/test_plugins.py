@@ -52,6 +52,31 @@ from probmargin.core.batch import AttackResult
     def run(self, model, x, labels, *, noise, trace):
         return AttackResult(x_adv=(x + self.share * self.eps).clamp(0, 1))
 """
+OBJECTIVE = f"""
+from dataclasses import dataclass
+from typing import ClassVar
+from torch.nn.functional import cross_entropy
+from probmargin.core.batch import LossTerms
+from probmargin.objectives.objective import OBJECTIVES, Objective
+
+@OBJECTIVES.register("flat")
+{DATACLASS}class Flat(Objective):
+    passes: ClassVar = ("adv",)
+    needs: ClassVar = frozenset(["logits_adv"])
+
+    def __call__(self, view):
+        loss = cross_entropy(view.adv(), view.labels, reduction="none")
+        return LossTerms(loss, 0 * loss)
+"""
+WEIGHT = f"""
+from dataclasses import dataclass
+from probmargin.weights.weight import WEIGHTS, Weight
+
+@WEIGHTS.register("line")
+{DATACLASS}class Line(Weight):
+    def __call__(self, margin):
+        return 1 - 0.5 * margin
+"""
 PLAIN = (
     *("train", "--data", "digits", "--model", "small-cnn", "--method", "mail-at", "--set", "attack.num_steps=1"),
     *("--device", "cpu", "--out", "run"),
@@ -196,6 +221,16 @@ def test_a_command_without_the_file_names_it(program: Program) -> None:
             MINE.replace("needs: ", "wants: "),
             "mute.py: margin 'mine' does not say what it needs; write needs = frozenset(",
         ),
+        (
+            "idle.py",
+            OWN.replace("def run", "def walk"),
+            "idle.py: attack 'shift' has no run; write it in class Shift, as probmargin.attacks.attack asks",
+        ),
+        (
+            "blind.py",
+            OBJECTIVE.replace("passes: ", "images: "),
+            "blind.py: objective 'flat' does not say which images it passes; write passes = ('adv',)",
+        ),
         ("json.py", MINE, "plugin json.py: another module is named json; give the file another name"),
         ("my-margin.py", MINE, "plugin my-margin.py cannot be imported under this name; give it one such as"),
     ],
@@ -220,6 +255,80 @@ def test_one_file_is_one_module_by_path_and_by_name_and_its_recipes_can_be_sent(
     recipe = resolve("mail-at", settings={"margin": "mine"})
     assert pickle.loads(pickle.dumps(recipe)) == recipe
     assert str(Path.cwd()) == sys.path[-1], "where a process that is started looks for the module"
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "words"),
+    [
+        (MINE.replace("[:, 0]", ""), "margin=mine", "margin 'mine' returns shape (8, 1) for 8 examples: return one"),
+        (MINE.replace("return", "_ ="), "margin=mine", "margin 'mine' returns NoneType for 8 examples: return one"),
+        (
+            MINE.replace("adv()", "nat()"),
+            "margin=mine",
+            "margin 'mine' fails: ValueError: this component reads logits_nat",
+        ),
+        (MINE.replace(".detach()", ".div(0)"), "margin=mine", "margin 'mine' gives a value that is not a number"),
+        (WEIGHT.replace("1 -", "-1 -"), "weight=line", "a weight is 0 or more, so clamp it"),
+        (WEIGHT.replace("margin\n", "margin.mean()\n"), "weight=line", "weight 'line' returns shape () for 8 examples"),
+        (OBJECTIVE.replace('"none"', '"mean"'), "objective=flat", "objective 'flat' returns shape () for 8 examples"),
+        (OBJECTIVE.replace("LossTerms(loss, ", "(loss, "), "objective=flat", "return LossTerms(weighted, plain)"),
+        (OWN.replace("1.0", "2.0"), "attack=shift", "attack 'shift' leaves its ball, Linf 0.15, or [0, 1] on"),
+        (OWN.replace("norm: Norm", "kind: str"), "attack=shift", ""),
+        (OWN.replace("norm: Norm", "kind: str").replace("clamp(0, 1)", "add(1)"), "attack=shift", "leaves [0, 1] on 8"),
+        (
+            OWN.replace("+ self", "+ oops"),
+            "attack=shift",
+            "attack 'shift' fails: NameError: name 'oops' is not defined",
+        ),
+        (
+            OWN.replace("clamp(0, 1)", "mean(0)"),
+            "attack=shift",
+            "attack Shift returns (1, 8, 8) for images (8, 1, 8, 8)",
+        ),
+        (OWN.replace("AttackResult(x_adv=", "("), "attack=shift", "attack Shift returns Tensor: return AttackResult"),
+    ],
+)
+def test_a_component_that_breaks_its_promise_ends_the_run_before_it_begins(
+    program: Program, text: str, setting: str, words: str
+) -> None:
+    write("lab.py", text)
+    asked = ("--plugin", "lab.py", *PLAIN[:-6], *PLAIN[-4:], "--epochs", "1", "--set", "burn_in_epochs=0")
+    if not words:
+        assert program(*asked, "--set", setting).code == 0, "a ball that nobody knows is the attack's own"
+        return
+    for dry in ((), ("--dry-run",)):
+        program.refuses(words, *asked, "--set", setting, *dry)
+    assert not Path("run/record.json").exists()
+
+
+def test_components_of_later_phases_are_tried_before_the_run_begins(program: Program) -> None:
+    write("lab.py", MINE.replace("[:, 0]", ""))
+    phases = 'phases=[{"from_epoch": 1, "set": {"margin": "mine"}}]'
+    program.refuses(
+        "margin 'mine' returns shape (8, 1)", "--plugin", "lab.py", *PLAIN, "--epochs", "2", "--set", phases
+    )
+
+
+def test_a_weight_that_falls_below_zero_while_training_stops_the_run(program: Program) -> None:
+    """An untrained network's margins are near zero, so a trial on it sees nothing."""
+    write("lab.py", WEIGHT.replace("1 - 0.5 *", "0.2 -"))
+    asked = ("--plugin", "lab.py", *PLAIN, "--epochs", "5", "--set", "burn_in_epochs=0", "--set", "weight=line")
+    found = program(*asked)
+    assert (found.code, "weight 'line' was below zero in epoch" in found.err) == (1, True), found.err
+    write("lab.py", WEIGHT)
+    forget_components(Path.cwd())
+    del sys.modules["lab"]
+    assert program(*asked, "--out", "other").code == 0
+
+
+def test_the_loss_for_ones_own_loop_takes_one_value_an_example(program: Program) -> None:
+    """A column of margins against a row of losses would give a table, and its mean a loss that weighs nobody."""
+    write("lab.py", MINE.replace("[:, 0]", "") + OBJECTIVE.replace('"none"', '"mean"'))
+    load_plugin("lab.py")
+    x, labels = images(1, 6, size=8)
+    for setting, kind in (({"margin": "mine", "normalizer": "fixed"}, "margin"), ({"objective": "flat"}, "objective")):
+        with pytest.raises(UsageError, match=f"{kind} .* for 6 examples: return one value each"):
+            pm.mail_loss(tiny_net(1), x, labels, resolve("mail-at", settings=setting))
 
 
 JUDGE = ("evaluate", "run", "--num-examples", "9", "--device", "cpu", "--eps", "0.2")
@@ -328,6 +437,12 @@ def test_an_attack_that_cannot_judge_gets_one_line(program: Program, text: str, 
     asked = ("--model", "small-cnn", "--data", "digits", "--num-examples", "4")
     program.refuses(words, "--plugin", "lab.py", "evaluate", *asked, "--attacks", "own-shift")
     program.refuses(words, "--plugin", "lab.py", *PLAIN, "--monitor", "own-shift:4")
+
+
+def test_an_own_attack_that_fails_is_named_with_its_place(program: Program) -> None:
+    write("lab.py", OWN.replace("+ self", "+ oops"))
+    asked = ("evaluate", "--model", "small-cnn", "--data", "digits", "--num-examples", "4", "--attacks", "own-shift")
+    program.refuses("attack 'shift' fails: NameError: name 'oops' is not defined (", "--plugin", "lab.py", *asked)
 
 
 def test_the_prefix_is_named_to_who_leaves_it_out(program: Program) -> None:

@@ -90,8 +90,31 @@ def test_another_state_is_exported_with_its_own_epochs(run: Path, best: Path, tm
     card = json.loads((tmp_path / "best.safetensors.card.json").read_text(encoding="utf-8"))
     assert card["training"]["epochs"] == 1
     assert card["accuracy"] == [], "what was measured is of the last state"
-    assert f"evaluate {run} --checkpoint {best} --out FILE --attacks" in card["not_measured"][0]
+    assert f"evaluate {run} --checkpoint {best} --out FILE.json --attacks" in card["not_measured"][0]
+    assert card["not_measured"][0].endswith("then export with --results FILE.json")
     assert any("of another state" in line for line in said)
+
+
+def test_results_of_another_state_enter_its_card(run: Path, best: Path, tmp_path: Path) -> None:
+    file = tmp_path / "best.json"
+    found, _ = evaluate_subject(asked(run, checkpoint=best, out=file), silent)
+    out = pm.export(run, tmp_path / "best.safetensors", checkpoint=best, results=file, num_examples=5)
+    card = json.loads(Path(f"{out}.card.json").read_text(encoding="utf-8"))
+    assert [(row["attack"], row["accuracy"]) for row in card["accuracy"]] == [("nat", found["nat"]["accuracy"])]
+    assert [line.split(":")[0] for line in card["not_measured"]] == ["robust accuracy"]
+
+
+def test_results_of_other_weights_or_images_do_not_enter_a_card(run: Path, best: Path, tmp_path: Path) -> None:
+    file, target = tmp_path / "best.json", tmp_path / "net.safetensors"
+    found, _ = evaluate_subject(asked(run, checkpoint=best, out=file), silent)
+    with pytest.raises(UsageError, match="is of other weights; evaluate the state that is exported, by --checkpoint"):
+        pm.export(run, target, results=file)
+    with pytest.raises(UsageError, match=r"there are no results .*absent\.json; write them with: probmargin evaluate"):
+        pm.export(run, target, checkpoint=best, results=tmp_path / "absent.json")
+    file.write_text(json.dumps(found | {"data_fingerprint": "0" * 16}), encoding="utf-8")
+    with pytest.raises(UsageError, match="is of other images than the run's; evaluate it without --data"):
+        pm.export(run, target, checkpoint=best, results=file)
+    assert not target.exists()
 
 
 def test_results_that_do_not_name_their_weights_are_not_of_another_state(run: Path, best: Path, tmp_path: Path) -> None:

@@ -46,11 +46,23 @@ class Attack(ABC):
             source = fresh_noise(len(x), x.device) if noise is None else noise
             known = _with_classes(call, highest)
             images, classes = with_gradients(x.detach()), with_gradients(labels.long())
-            return self.run(known, images, classes, noise=source, trace=trace)
+            result = self.run(known, images, classes, noise=source, trace=trace)
+        _check_result(result, x, type(self).__name__)
+        return result
 
     @abstractmethod
     def run(self, model: Classifier, x: Images, labels: Labels, *, noise: Noise, trace: TraceLevel) -> AttackResult:
         """Attack a model that is already frozen."""
+
+
+def _check_result(result: object, x: Images, name: str) -> None:
+    """Refuse what is no adversarial image for each image; an attack may be anybody's."""
+    if not isinstance(result, AttackResult):
+        raise UsageError(f"attack {name} returns {type(result).__name__}: return AttackResult(x_adv)")
+    found = getattr(result.x_adv, "shape", None)
+    if found != x.shape:
+        shape = type(result.x_adv).__name__ if found is None else tuple(found)
+        raise UsageError(f"attack {name} returns {shape} for images {tuple(x.shape)}: return as many of the same shape")
 
 
 def _check_call(model: object, x: object, labels: object, noise: object) -> int:

@@ -18,6 +18,9 @@ def export(
     checkpoint: Annotated[
         Path | None, typer.Option("--checkpoint", help="a state of the run, such as its best; the last")
     ] = None,
+    results: Annotated[
+        Path | None, typer.Option("--results", help="for the card: what evaluate --out wrote of that state")
+    ] = None,
     data: Annotated[str | None, typer.Option("--data", help="to check the file on; the run's own unless given")] = None,
     data_dir: DataDirOption = None,
     licence: Annotated[
@@ -36,6 +39,7 @@ def export(
         format=format_name,
         out=out,
         checkpoint=checkpoint,
+        results=results,
         data=data,
         data_dir=data_dir,
         licence=licence,

@@ -1,9 +1,10 @@
 """Registries: a component is found by name, and adding one is adding a file."""
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from probmargin.core.errors import UsageError, unknown_name
 from probmargin.core.records import Plain, build, to_plain
@@ -78,5 +79,5 @@ class Registry(Generic[T]):
 
     def summary(self, name: str) -> str:
         """The first line of a component's docstring."""
-        doc: Any = self.get(name).__doc__
-        return str(doc).strip().splitlines()[0]
+        doc = inspect.cleandoc(self.get(name).__doc__ or "")
+        return doc.partition("\n")[0]

@@ -14,6 +14,7 @@ from probmargin.attacks.attack import Attack, logits_without_gradient
 from probmargin.attacks.balls import Norm
 from probmargin.attacks.fab import FAB
 from probmargin.attacks.square import Square
+from probmargin.core.errors import UsageError
 from probmargin.core.losses import is_correct, logit_margin, probabilistic_margin
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample
@@ -22,6 +23,7 @@ from probmargin.evaluation.checks import no_answer
 from probmargin.evaluation.network import Form, SearchPrecision, Watched
 from probmargin.evaluation.own_code import is_ours
 from probmargin.evaluation.room import Room
+from probmargin.models.own import failed
 
 _TOLERANCE = 1e-6
 
@@ -206,7 +208,14 @@ def confirm(subject: Subject, rows: torch.Tensor, found: Images) -> Finding:
 def attempt(subject: Subject, stage: Stage, rows: torch.Tensor, call: Classifier) -> Images:
     """What an attack returns for the examples at `rows` when it asks `call`."""
     noise = KeyedNoise(seed=subject.seed, ids=subject.ids[rows], round=stage.round)
-    return stage.attack(call, subject.x[rows], subject.labels[rows], noise=noise).x_adv
+    try:
+        return stage.attack(call, subject.x[rows], subject.labels[rows], noise=noise).x_adv
+    except (UsageError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if is_ours(type(stage.attack).__module__):
+            raise
+        raise failed(f"attack {stage.attack.registered_name!r} fails", error) from None
 
 
 def try_again(subject: Subject, stage: Stage, finding: Finding, call: Classifier) -> Finding:

@@ -83,15 +83,16 @@ def _accuracy(evaluation: dict[str, Any] | None) -> list[dict[str, Any]]:
 def not_measured(subject: Exported) -> list[str]:
     """What a reader would look for and nobody has measured, each with the command that measures it."""
     found = {row["attack"] for row in _accuracy(subject.evaluation)}
-    other = [] if subject.state is None else ["--checkpoint", subject.state, "--out", "FILE"]
+    other = [] if subject.state is None else ["--checkpoint", subject.state, "--out", "FILE.json"]
+    then = "" if subject.state is None else ", then export with --results FILE.json"
     command = typed(*program(subject.record), "evaluate", subject.run.path, *other, "--attacks")
     missing = []
     if "nat" not in found:
-        missing.append(f"natural accuracy on the test set: {command} nat")
+        missing.append(f"natural accuracy on the test set: {command} nat{then}")
     if not found - {"nat"}:
-        missing.append(f"robust accuracy: {command} nat,pgd-20,aa")
+        missing.append(f"robust accuracy: {command} nat,pgd-20,aa{then}")
     elif "aa" not in found:
-        missing.append(f"robust accuracy under AutoAttack: {command} nat,aa")
+        missing.append(f"robust accuracy under AutoAttack: {command} nat,aa{then}")
     return missing
 
 

@@ -36,6 +36,8 @@ class ExportRequest:
     out: Path
     checkpoint: Path | None = None
     """A state of the run; its last unless given."""
+    results: Path | None = None
+    """What `evaluate --out` wrote of these very weights; the run's own results unless given."""
     data: str | None = None
     """The run's own unless given."""
     data_dir: Path | None = None
@@ -91,7 +93,10 @@ def open_exported(request: ExportRequest, log: Log) -> Exported:
     if not 1 <= count <= len(data.test):
         raise UsageError(f"--num-examples must be from 1 to {len(data.test)}, not {count}")
     test = data.test.take(range(count))
-    evaluation = _evaluation(run, model, log, is_last=request.checkpoint is None)
+    if request.results is None:
+        evaluation = _evaluation(run, model, log, is_last=request.checkpoint is None)
+    else:
+        evaluation = _given(request.results, run, model)
     measured = (test.floats(), test.labels, evaluation, epochs, request.checkpoint)
     return Exported(run, record, run.recipe, model, data, *measured)
 
@@ -116,4 +121,18 @@ def _evaluation(run: Run, model: nn.Module, log: Log, *, is_last: bool) -> dict[
     if judged != weights_hash(model) if judged is not None else not is_last:
         log(f"{run.evaluation_path} is of another state and is left out; probmargin evaluate {typed(run.path)}")
         return None
+    return found
+
+
+def _given(path: Path, run: Run, model: nn.Module) -> dict[str, Any]:
+    """Results that lie in a file of their own, if they are of this model and of the run's test images."""
+    if not path.exists():
+        raise UsageError(
+            f"there are no results {path}; write them with: probmargin evaluate {typed(run.path)} --out FILE"
+        )
+    found = read_json_object(path, misfit_evaluation)
+    if found.get("weights") != weights_hash(model):
+        raise UsageError(f"--results {path} is of other weights; evaluate the state that is exported, by --checkpoint")
+    if found.get("data_fingerprint") != run.record.get("data_fingerprint"):
+        raise UsageError(f"--results {path} is of other images than the run's; evaluate it without --data")
     return found

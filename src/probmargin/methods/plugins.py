@@ -37,21 +37,31 @@ def load_plugin(name: str) -> None:
             f"plugin {name} registers nothing; put a line such as @MARGINS.register('NAME') above a class of it"
         )
     for (family, own), cls in found.items():
-        if not is_dataclass(cls):
-            raise UsageError(
-                f"plugin {name}: {family} {own!r} is no dataclass; write @dataclass(frozen=True, kw_only=True) above "
-                f"class {cls.__name__}"
-            )
-        if not issubclass(cls, base := _BASES[family]):
-            raise UsageError(
-                f"plugin {name}: {family} {own!r} is no {base.__name__}; write class {cls.__name__}({base.__name__}), "
-                f"with {base.__name__} from {base.__module__}"
-            )
-        if not hasattr(cls, "needs") and base is Margin:
-            raise UsageError(
-                f"plugin {name}: margin {own!r} does not say what it needs; write needs = frozenset({{'logits_adv'}}), "
-                f"or what it is, in class {cls.__name__}"
-            )
+        _check_class(f"plugin {name}: {family} {own!r}", cls, _BASES[family])
+
+
+def _check_class(what: str, cls: type, base: type) -> None:
+    if not is_dataclass(cls):
+        raise UsageError(
+            f"{what} is no dataclass; write @dataclass(frozen=True, kw_only=True) above class {cls.__name__}"
+        )
+    if not issubclass(cls, base):
+        raise UsageError(
+            f"{what} is no {base.__name__}; write class {cls.__name__}({base.__name__}), with {base.__name__} from "
+            f"{base.__module__}"
+        )
+    if not hasattr(cls, "needs") and base is Margin:
+        raise UsageError(
+            f"{what} does not say what it needs; write needs = frozenset({{'logits_adv'}}), or what it is, in class "
+            f"{cls.__name__}"
+        )
+    if not hasattr(cls, "passes") and base is Objective:
+        raise UsageError(
+            f"{what} does not say which images it passes; write passes = ('adv',), or ('nat', 'adv'), in class "
+            f"{cls.__name__}"
+        )
+    for missing in sorted(getattr(cls, "__abstractmethods__", ())):
+        raise UsageError(f"{what} has no {missing}; write it in class {cls.__name__}, as {base.__module__} asks")
 
 
 def check_plugins(record: Mapping[str, Any], where: Path) -> None:

@@ -25,7 +25,7 @@ def own_factory(name: str) -> Factory:
     except ModuleNotFoundError as error:
         raise _not_found(name, module_name, str(error.name)) from None
     except (Exception, SystemExit) as error:
-        raise _failed(f"model {name}: its module cannot be imported", error) from None
+        raise failed(f"model {name}: its module cannot be imported", error) from None
     factory: object = getattr(module, attribute, None)
     if not callable(factory):
         raise UsageError(
@@ -59,7 +59,7 @@ def call_factory(name: str, factory: Factory, settings: dict[str, int]) -> nn.Mo
         raise
     except (Exception, SystemExit) as error:
         given = ", ".join(settings) or "no arguments"
-        raise _failed(f"model {name}: calling it with {given} failed", error) from None
+        raise failed(f"model {name}: calling it with {given} failed", error) from None
     if not isinstance(model, nn.Module):
         raise UsageError(f"{name} returned {type(model).__name__}, not an nn.Module; return the network itself")
     return model
@@ -122,5 +122,6 @@ def _not_found(name: str, module_name: str, missing: str) -> UsageError:
     return UsageError(f"model {name}: its module cannot import {missing}; install {missing} or remove the import")
 
 
-def _failed(what: str, error: BaseException) -> UsageError:
+def failed(what: str, error: BaseException) -> UsageError:
+    """Build the error for code of the user's own that fails."""
     return UsageError(f"{what}: {failed_at(error)}; repair it there")

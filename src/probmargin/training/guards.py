@@ -212,6 +212,14 @@ def check_collapse(epoch: int, sums: Sequence[float], top_accuracy: float, learn
         )
 
 
+def check_signs(epoch: int, weight: str, found_negative: bool) -> None:
+    """Stop where an example's weight was below zero, which has the run unlearn it."""
+    if found_negative:
+        raise TrainingStopped(
+            f"weight {weight!r} was below zero in epoch {epoch + 1}; clamp what it returns, as in values.clamp(min=0)"
+        )
+
+
 _CPU_ALLOCATOR = "DefaultCPUAllocator"
 """In torch's words where the host's memory ends: on a CPU that has no class of its own."""
 

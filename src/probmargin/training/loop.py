@@ -23,6 +23,7 @@ from probmargin.training.guards import (
     above_chance,
     check_collapse,
     check_finite,
+    check_signs,
     check_weights,
     out_of_memory_named,
 )
@@ -205,6 +206,9 @@ class Trainer:
         check_finite(epoch, sums[1])
         check_weights(epoch, list(self.state.model.parameters()))
         check_collapse(epoch, sums, self.state.top_accuracy, self.learnt)
+        assert self.state.examples is not None
+        negative = bool((self.state.examples[ROWS.index("weight")] < 0).any())
+        check_signs(epoch, self.method.weight.registered_name, self.world.any(negative))
 
     def _look(self, epoch: int, metrics: dict[str, Any]) -> bool:
         """Judge the model where due; is it the best so far on the held-out images?"""

@@ -7,6 +7,7 @@ import torch
 
 from probmargin.attacks.attack import Attack
 from probmargin.core.batch import AttackResult, BatchView, TraceLevel
+from probmargin.core.errors import UsageError
 from probmargin.core.losses import is_correct
 from probmargin.core.noise import Noise
 from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample, Reduce
@@ -118,8 +119,19 @@ def view_of(
 def weigh(view: BatchView, method: Method, reduce: Reduce = alone) -> tuple[PerExample, PerExample]:
     """Weights and margins of a batch, detached."""
     with torch.no_grad():
-        margin = method.margin(view)
-        return method.normalizer(method.weight(margin), reduce=reduce), margin
+        margin = per_example("margin", method.margin, method.margin(view), view)
+        weight = per_example("weight", method.weight, method.weight(margin), view)
+        return method.normalizer(weight, reduce=reduce), margin
+
+
+def per_example(kind: str, part: object, values: PerExample, view: BatchView) -> PerExample:
+    """What a component returned, unless it is not one value an example: against losses that would give a table."""
+    found = getattr(values, "shape", None)
+    if found != view.labels.shape:
+        name = getattr(part, "registered_name", type(part).__name__)
+        shape = type(values).__name__ if found is None else f"shape {tuple(found)}"
+        raise UsageError(f"{kind} {name!r} returns {shape} for {len(view.labels)} examples: return one value each")
+    return values
 
 
 def batch_loss(view: BatchView, method: Method, weight: PerExample, reduce: Reduce = alone) -> torch.Tensor:
@@ -127,7 +139,10 @@ def batch_loss(view: BatchView, method: Method, weight: PerExample, reduce: Redu
 
     Each process holds its own examples' share of the global mean; gradients are to be summed over processes.
     """
-    total = method.objective(view).total(weight).sum()
+    terms = method.objective(view)
+    for part in (terms.weighted, terms.plain):
+        per_example("objective", method.objective, part, view)
+    total = terms.total(weight).sum()
     if method.reduction == "sum":
         return total
     count = reduce(torch.full_like(total.detach(), float(len(view.labels))))

@@ -1,0 +1,124 @@
+"""Components of the user's own, tried on a few images before a run begins: what they promise is looked at here."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, get_args
+
+import torch
+from torch import nn
+
+from probmargin.attacks.attack import Attack
+from probmargin.attacks.balls import Norm
+from probmargin.core.batch import BatchView, LossTerms, TraceLevel
+from probmargin.core.errors import UsageError
+from probmargin.core.noise import fresh_noise
+from probmargin.core.words import radius
+from probmargin.data.dataset import ImageSet
+from probmargin.evaluation.own_code import is_ours
+from probmargin.evaluation.search import inside_threat_model
+from probmargin.methods.method import Method
+from probmargin.methods.plain import COMPONENTS
+from probmargin.models.own import failed
+from probmargin.training.network import Network
+from probmargin.training.step import Batch, alone, attack_batch, per_example, view_of
+
+T = TypeVar("T")
+_IMAGES = 8
+
+
+def check_own_parts(method: Method, model: nn.Module, train: ImageSet) -> None:
+    """Refuse a component of the user's own that fails on a few of these images, or does not keep its promise."""
+    kinds = {}
+    for epoch in method.epoch_plan():
+        now = method.at(epoch)
+        kinds[tuple(type(part) for part in _parts(now).values())] = now
+    for now in kinds.values():
+        if any(_is_own(part) for part in _parts(now).values()):
+            _try(now, model, train.take(range(min(_IMAGES, len(train)))))
+
+
+def _parts(method: Method) -> dict[str, Any]:
+    found = {slot: getattr(method, slot) for slot in COMPONENTS}
+    return {slot: part for slot, part in found.items() if part is not None}
+
+
+def _is_own(part: object) -> bool:
+    return not is_ours(type(part).__module__)
+
+
+def _try(method: Method, model: nn.Module, images: ImageSet) -> None:
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    x, labels = images.floats().to(device), images.labels.to(device)
+    batch = Batch(x=x, labels=labels, noise=fresh_noise(len(x), device, seed=0))
+    network = Network(model)
+    for attack, level in ((method.attack, method.trace_level), (method.second_attack, "none")):
+        if attack is not None and _is_own(attack):
+            _try_attack(attack, network, batch, level)
+    attacked = attack_batch(network, method, batch)
+    with network.frozen("train") as call, torch.no_grad():
+        _try_weights(view_of(call, method, batch, attacked), method)
+
+
+def _try_attack(attack: Attack, network: Network, batch: Batch, level: TraceLevel) -> None:
+    x, name = batch.x, attack.registered_name
+    with network.frozen(attack.model_mode) as call:
+        result = _called("attack", attack, lambda: attack(call, x, batch.labels, noise=batch.noise, trace=level))
+    if level != "none" and result.trace is None:
+        raise UsageError(f"attack {name!r} returns no trace, which the margin reads: return AttackResult(x_adv, trace)")
+    # A ball of a kind that nobody here knows is the attack's own affair, [0, 1] is not.
+    fields = vars(attack)
+    known = fields.get("norm") in get_args(Norm) and "eps" in fields
+    norm: Norm = fields["norm"] if known else "Linf"
+    eps = float(fields["eps"]) if known else 1.0
+    inside = int(inside_threat_model(result.x_adv, x, norm, eps).sum())
+    if inside < len(x):
+        ball = f"its ball, {norm} {radius(eps)}, or [0, 1]" if known else "[0, 1]"
+        raise UsageError(
+            f"attack {name!r} leaves {ball} on {len(x) - inside} of {len(x)} images: return "
+            "probmargin.attacks.balls.project(x_adv, x, norm, eps)"
+        )
+
+
+def _try_weights(view: BatchView, method: Method) -> None:
+    margin, weight, normalizer = method.margin, method.weight, method.normalizer
+    margins = _called("margin", margin, lambda: per_example("margin", margin, margin(view), view))
+    raw = _called("weight", weight, lambda: per_example("weight", weight, weight(margins), view))
+    scaled = _called(
+        "normalizer", normalizer, lambda: per_example("normalizer", normalizer, normalizer(raw, reduce=alone), view)
+    )
+    for kind, part, values in (
+        ("margin", margin, margins),
+        ("weight", weight, raw),
+        ("normalizer", normalizer, scaled),
+    ):
+        if _is_own(part) and not bool(values.isfinite().all()):
+            raise UsageError(f"{kind} {part.registered_name!r} gives a value that is not a number: clamp what it takes")
+        if _is_own(part) and kind != "margin" and bool((values < 0).any()):
+            raise UsageError(
+                f"{kind} {part.registered_name!r} gives {float(values.min()):.4g} to an example of margin "
+                f"{float(margins[values.argmin()]):.4g}: a weight is 0 or more, so clamp it"
+            )
+    _called("objective", method.objective, lambda: _terms(method, view))
+
+
+def _terms(method: Method, view: BatchView) -> LossTerms:
+    found = method.objective(view)
+    if not isinstance(found, LossTerms):
+        raise UsageError(
+            f"objective {method.objective.registered_name!r} returns {type(found).__name__}: return "
+            "LossTerms(weighted, plain)"
+        )
+    for terms in (found.weighted, found.plain):
+        per_example("objective", method.objective, terms, view)
+    return found
+
+
+def _called(kind: str, part: Any, call: Callable[[], T]) -> T:
+    """What a component returns; one of the user's own that fails is named with the place where."""
+    try:
+        return call()
+    except (UsageError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if not _is_own(part):
+            raise
+        raise failed(f"{kind} {part.registered_name!r} fails", error) from None
