@@ -1,7 +1,8 @@
 """The fast path against the plain one: the same step, folded, compiled and captured."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from probmargin.core.fusing import fusable, fused
 from probmargin.core.types import Images, Logits
+from probmargin.engine import graphs
 from probmargin.engine.folding import CannotFold, FoldedConv, FoldedNetwork, Kind
 from probmargin.methods.resolve import METHODS, named
 from probmargin.models.build import build_model
@@ -217,6 +219,31 @@ def test_passes_beside_the_attack_are_those_that_need_nothing_of_it() -> None:
     beside = {name for name in METHODS if starts_with_clean_images(named(name).at(99))}
     assert {"trades", "mail-trades"} <= beside
     assert not {"standard", "at", "mail-at", "awp", "trades-awp"} & beside
+
+
+def test_a_capture_that_fails_leaves_no_trace_of_its_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps that go on without the graph must not have trained on its batch three times before."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext())
+    monkeypatch.setattr(graphs, "warm_up", lambda work: [work() for _ in range(3)])
+
+    @contextmanager
+    def refused(graph: object) -> Iterator[None]:
+        yield
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(graphs, "capturing", refused)
+    parameter, total = nn.Parameter(torch.ones(2)), torch.zeros(1)
+
+    def work() -> None:
+        total.add_(1)
+        with torch.no_grad():
+            parameter.mul_(2)
+
+    with pytest.raises(RuntimeError, match="not permitted"):
+        graphs.capture(work, [parameter, total])
+    assert (parameter.tolist(), total.tolist()) == ([1, 1], [0])
 
 
 @pytest.mark.slow

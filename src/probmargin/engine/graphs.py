@@ -61,17 +61,20 @@ def capturing(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
 
 
 def capture(work: Callable[[], None], touched: Sequence[torch.Tensor]) -> torch.cuda.CUDAGraph:
-    """Capture work that reads and writes fixed tensors; `touched` and what is drawn next are as before."""
+    """Capture work that reads and writes fixed tensors; `touched` and what is drawn next stay as before."""
     # Detached: a clone with a history would keep autograd's nodes alive on a stream outside the capture.
     kept = [tensor.detach().clone() for tensor in touched]
     graph = torch.cuda.CUDAGraph()
     # On the tensors' own device: a capture on another one is empty, and its replays do nothing.
     device = kept[0].device
-    with torch.cuda.device(device), torch.random.fork_rng(devices=[device]):
-        warm_up(work)
-        with capturing(graph):
-            work()
-    with torch.no_grad():
-        for tensor, value in zip(touched, kept, strict=True):
-            tensor.copy_(value)
+    try:
+        with torch.cuda.device(device), torch.random.fork_rng(devices=[device]):
+            warm_up(work)
+            with capturing(graph):
+                work()
+    finally:
+        # Where a capture fails too: what goes on without it must not have trained in the warm-up.
+        with torch.no_grad():
+            for tensor, value in zip(touched, kept, strict=True):
+                tensor.copy_(value)
     return graph
