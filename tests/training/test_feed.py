@@ -177,6 +177,14 @@ def group(number: int) -> list[int]:
     return found
 
 
+def ends(number: int) -> bool:
+    """Whether a group is empty before long: a process closes its files before it is gone."""
+    end = time.monotonic() + 60
+    while group(number) and time.monotonic() < end:
+        time.sleep(0.1)
+    return not group(number)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_sent_to_the_workers_too_saves_the_state(tmp_path: Path, pictures: Path, number: signal.Signals) -> None:
@@ -187,7 +195,7 @@ def test_a_stop_sent_to_the_workers_too_saves_the_state(tmp_path: Path, pictures
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert "interrupted; state saved as" in err
-    assert not group(process.pid)
+    assert ends(process.pid)
 
 
 @pytest.mark.slow
@@ -195,10 +203,7 @@ def test_workers_end_with_a_run_that_is_killed(tmp_path: Path, pictures: Path) -
     process = started_on_files(pictures, tmp_path / "run")
     process.kill()
     process.communicate(timeout=60)
-    end = time.monotonic() + 60
-    while group(process.pid) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert not group(process.pid)
+    assert ends(process.pid)
 
 
 SLOW_START = """
@@ -232,7 +237,7 @@ def test_a_worker_that_starts_while_its_run_is_killed_ends(pictures: Path) -> No
     process.kill()
     try:
         process.communicate(timeout=60)
-        assert not group(process.pid)
+        assert ends(process.pid)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
