@@ -16,7 +16,14 @@ def summary(
     history = History(np.array([7, 3, 11, 5]), np.array([0]), margin, np.array([weight]), margin > 0)
     wrong = None if is_wrong is None else np.array(is_wrong)
     labels = Labels(np.array([0, 1, 0, 1]), ("cat", "dog"), wrong) if known else None
-    facts = {"run": "runs/a", "method": "mail-at", "data": "pets", "notes": [], "is_attacked": True}
+    facts = {
+        "run": "runs/a",
+        "method": "mail-at",
+        "data": "pets",
+        "notes": [],
+        "is_attacked": True,
+        "counts_steps": True,
+    }
     return facts | summarise(history, labels, burn_in=burn_in, top=2)
 
 
@@ -76,7 +83,7 @@ def test_a_run_without_an_attack_says_nothing_of_one() -> None:
     found = summary([1.0, 1.0, 1.0, 1.0], [False, False, False, True])
     assert "right under attack" in words(found)
     assert "says the wrong label under attack in" in words(found)
-    text = words(found | {"is_attacked": False})
+    text = words(found | {"is_attacked": False, "counts_steps": False})
     assert "under attack" not in text
     assert "--measure-lps" not in text, "there is nothing to measure it by"
     assert "this run was trained without an attack" in text

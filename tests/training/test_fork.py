@@ -121,8 +121,8 @@ def test_a_fork_knows_how_its_parent_was_compiled_before_it(tmp_path: Path) -> N
     assert open_run(tmp_path / "parent").record["resumes"] == [{"epoch": 1, "batch": 1, "compile": "off"}]
     for epochs, found in ((1, None), (4, "off")):
         fork = parse_fork(f"{tmp_path / 'parent'}@{epochs}")
-        assert described(fork, "default").get("compile") == found
-        assert "compile" not in described(fork, None)
+        assert described(fork, {"compile": "default"}).get("compile") == found
+        assert "compile" not in described(fork, {})
 
 
 def network(width: int) -> nn.Module:

@@ -92,6 +92,8 @@ def _seeds(text: str) -> tuple[int, ...]:
     ((2, 3), ())
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
+    if text and not names:
+        raise UsageError("--seeds names none: give numbers with commas between them, such as 2,3, or leave it out")
     if wrong := [name for name in names if not name.isdecimal()]:
         raise UsageError(f"--seeds takes numbers with commas between them, such as 2,3, not {wrong[0]!r}")
     return tuple(dict.fromkeys(int(name) for name in names))

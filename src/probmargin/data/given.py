@@ -63,4 +63,6 @@ def _images_and_labels(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
     is_pair = isinstance(batch, tuple | list) and len(batch) == 2
     if not is_pair or not all(isinstance(part, torch.Tensor) for part in batch):
         raise UsageError(f"the loader yields {type(batch).__name__}: make it yield (images, labels), two tensors")
+    if batch[1].ndim == 0:
+        raise UsageError("the loader yields one image at a time: give it a batch_size")
     return batch[0], batch[1]

@@ -16,7 +16,6 @@ from probmargin.core.errors import UsageError
 from probmargin.core.losses import is_correct
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels
-from probmargin.core.words import counted
 from probmargin.evaluation.autoattack import Speaker, warnings_before, why_not_standard
 from probmargin.evaluation.checks import square_warning
 from probmargin.evaluation.network import Ready, SearchPrecision
@@ -35,7 +34,7 @@ from probmargin.evaluation.search import (
     run_stages,
 )
 from probmargin.evaluation.summary import summarize
-from probmargin.evaluation.verdicts import EntryVerdicts, Verdicts
+from probmargin.evaluation.verdicts import EntryVerdicts, Verdicts, outside_line
 
 DEFAULT_CHUNK = 250
 
@@ -261,9 +260,8 @@ def _run(
         speaker.end(list(outcome.after.values())[-1], warnings)
         facts |= {"warnings": warnings, "thin_breaks": speaker.thin_breaks}
     if label and outside:
-        line = f"{plan.name} left the ball or [0, 1] on {counted(outside, 'image')}, which count unattacked"
-        facts["warnings"] = [line]
-        say(f"warning: {line}")
+        facts |= {"outside": outside, "warnings": [outside_line(plan.name, outside)]}
+        say(f"warning: {outside_line(plan.name, outside)}")
     entry = EntryVerdicts(ids, {name: flags.numpy() for name, flags in outcome.after.items()}, outcome.seconds, facts)
     remark = label or (f"first {first:,}" if first is not None else "")
     say(_line(f"{plan.name} ({remark})" if remark else plan.name, entry))

@@ -8,6 +8,7 @@ from probmargin.attacks.attack import ATTACKS, Attack
 from probmargin.attacks.balls import Norm
 from probmargin.core.errors import UsageError
 from probmargin.evaluation.own_code import fingerprints, is_ours
+from probmargin.methods.plugins import check_ball_fields
 
 PREFIX = "own-"
 
@@ -34,12 +35,7 @@ def build_own(name: str, norm: Norm, eps: float) -> Attack:
         raise UsageError(f"attack {registered!r} cannot name a result; give it a name of letters, digits, _ and -")
     cls = ATTACKS.get(registered)
     fields: dict[str, Any] = getattr(cls, "__dataclass_fields__", {})
-    for field in ("norm", "eps"):
-        if field not in fields:
-            raise UsageError(
-                f"attack {registered!r} has no field {field}, which an evaluation sets; write norm and eps as fields "
-                f"of {cls.__name__}, as PGD has them"
-            )
+    check_ball_fields(f"attack {registered!r}", cls)
     for field, about in fields.items():
         if field not in ("norm", "eps") and about.default is MISSING and about.default_factory is MISSING:
             raise UsageError(

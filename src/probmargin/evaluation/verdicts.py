@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probmargin.core.errors import UsageError
+from probmargin.core.words import counted
 from probmargin.engine.files import written_aside
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -129,7 +130,7 @@ def join(parts: Sequence[Verdicts]) -> Verdicts:
         clean={name: together([part.clean[name] for part in parts]) for name in first.clean},
         worst={name: together([part.worst[name] for part in parts]) for name in first.worst},
         broken_by=tuple(names[place] for place in order),
-        entries={name: _join_entries(_placed(parts, name)) for name in first.entries},
+        entries={name: _join_entries(name, _placed(parts, name)) for name in first.entries},
         index=together(places) if len(places) == len(parts) else None,
     )
 
@@ -143,7 +144,7 @@ def _placed(parts: Sequence[Verdicts], name: str) -> list[EntryVerdicts]:
     return [replace(entry, facts={**hardware, **entry.facts}) for entry, hardware in zip(entries, own, strict=True)]
 
 
-def _join_entries(parts: Sequence[EntryVerdicts]) -> EntryVerdicts:
+def _join_entries(name: str, parts: Sequence[EntryVerdicts]) -> EntryVerdicts:
     ids = np.concatenate([part.ids for part in parts])
     order = np.argsort(ids, kind="stable")
     after = {stage: np.concatenate([part.after[stage] for part in parts])[order] for stage in parts[0].after}
@@ -155,12 +156,19 @@ def _join_entries(parts: Sequence[EntryVerdicts]) -> EntryVerdicts:
             facts[key] = ", ".join(dict.fromkeys(part.facts[key] for part in parts))
     if "thin_breaks" in facts:
         facts["thin_breaks"] = sum(part.facts["thin_breaks"] for part in parts)
+    if outside := sum(part.facts.get("outside", 0) for part in parts):
+        facts |= {"outside": outside, "warnings": [outside_line(name, outside)]}
     looks = [part.facts["recheck"] for part in parts if "recheck" in part.facts]
     if looks:
         facts["recheck"] = looks[0] | {
             key: sum(look[key] for look in looks) for key in ("examples", "broken", "seconds")
         }
     return EntryVerdicts(ids[order], after, seconds, facts)
+
+
+def outside_line(name: str, count: int) -> str:
+    """What is said of an attack of the user's own that left the threat model."""
+    return f"{name} left the ball or [0, 1] on {counted(count, 'image')}, which count unattacked"
 
 
 def seen_by_all(verdicts: Verdicts) -> Array:

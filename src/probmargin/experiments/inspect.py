@@ -51,6 +51,11 @@ def inspect_run(request: InspectRequest) -> dict[str, Any]:
     if request.measure_lps is not None:
         if data is None or known is None:
             raise UsageError(f"--measure-lps needs the images ({note}); give the run's data with --data-dir")
+        if recipe.attack is not None and not recipe.attack.records_steps:
+            raise UsageError(
+                f"--measure-lps needs an attack that records its steps, as pgd does, and {run.path} was trained with "
+                f"{recipe.attack.registered_name}; leave it out"
+            )
         found["lps"] = _measured(run, data, history, known, request)
     elif found["lps"] is not None:
         found["lps"]["source"] = "counted while training"
@@ -62,6 +67,7 @@ def inspect_run(request: InspectRequest) -> dict[str, Any]:
         "label_noise": record.get("label_noise"),
         "burn_in_epochs": recipe.burn_in_epochs,
         "is_attacked": recipe.attack is not None,
+        "counts_steps": recipe.attack is not None and recipe.attack.records_steps,
         "notes": [note] if note else [],
     }
     return facts | found

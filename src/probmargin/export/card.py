@@ -40,7 +40,7 @@ def make_card(subject: Exported, file: str, check: Check, licence: str | None) -
         "threat_model": {"norm": norm, "eps": eps, "eps_text": radius(eps)},
         "training": {
             "data": subject.data.name,
-            "images": len(subject.data.train),
+            "images": len(subject.data.train) - (record.get("validation") or 0),
             "data_fingerprint": record.get("data_fingerprint"),
             "seed": record.get("seed"),
             "epochs": subject.epochs,
@@ -51,6 +51,7 @@ def make_card(subject: Exported, file: str, check: Check, licence: str | None) -
             "seconds": record.get("train_seconds"),
         },
         "accuracy": _accuracy(subject.evaluation),
+        "warnings": (subject.evaluation or {}).get("warnings", []),
         "not_measured": not_measured(subject),
         "check_after_export": check.plain(),
         "exported_at_commit": commit(),
@@ -75,6 +76,7 @@ def _accuracy(evaluation: dict[str, Any] | None) -> list[dict[str, Any]]:
                 "norm": None if clean else evaluation["norm"],
                 "eps": None if clean else evaluation["eps"],
                 "protocol": evaluation.get("protocol"),
+                "label": entry.get("label"),
             }
         )
     return rows
@@ -116,6 +118,8 @@ def markdown(card: dict[str, Any]) -> str:
         "",
     ]
     lines += _table(card["accuracy"])
+    lines += [f"- {row['attack']}: {_cell(row['label'])}" for row in card["accuracy"] if row["label"]]
+    lines += [f"- Warning: {_cell(line)}" for line in card["warnings"]]
     lines += [f"- Not measured: {_cell(entry)}" for entry in card["not_measured"]]
     lines += ["", "## Training", ""]
     started = training["started_from"]

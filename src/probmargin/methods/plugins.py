@@ -1,7 +1,7 @@
 """A user's own margins, weight functions, objectives and attacks: a Python file that registers them."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
@@ -60,20 +60,50 @@ def _check_class(what: str, cls: type, base: type) -> None:
             f"{what} does not say which images it passes; write passes = ('adv',), or ('nat', 'adv'), in class "
             f"{cls.__name__}"
         )
+    if base is Attack:
+        check_ball_fields(what, cls)
     for missing in sorted(getattr(cls, "__abstractmethods__", ())):
         raise UsageError(f"{what} has no {missing}; write it in class {cls.__name__}, as {base.__module__} asks")
 
 
+def check_ball_fields(what: str, cls: type) -> None:
+    """Refuse an attack whose ball nobody can read: a run is judged, and its card speaks, at the radius of training."""
+    for field in ("norm", "eps"):
+        if field not in getattr(cls, "__dataclass_fields__", {}):
+            raise UsageError(
+                f"{what} has no field {field}; write norm and eps as fields of {cls.__name__}, as PGD has them"
+            )
+
+
+def component_names(recipe: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Slot and name of each component of a plain recipe, those that a phase brings too.
+
+    >>> phase = {"set": {"attack.loss": "ce", "weight": "step"}}
+    >>> list(component_names({"margin": {"name": "pm_adv"}, "phases": [phase]}))
+    [('margin', 'pm_adv'), ('weight', 'step')]
+    """
+    for settings in (recipe, *(phase["set"] for phase in recipe.get("phases") or ())):
+        for path, value in settings.items():
+            slot = path.removesuffix(".name")
+            if slot in COMPONENTS:
+                yield slot, value.get("name") if isinstance(value, Mapping) else value
+
+
 def check_plugins(record: Mapping[str, Any], where: Path) -> None:
-    """Refuse a run with components of the user's own that nobody has imported; its record names their files."""
+    """Refuse a recipe with components of the user's own that nobody has imported; its record names their files.
+
+    What only watched the run is not needed to read it.
+    """
+    used = {(COMPONENTS[slot].family, name) for slot, name in component_names(record.get("recipe") or {})}
     for plugin in record.get("plugins") or ():
         for family, names in plugin["registers"].items():
-            unknown = set(names) - set(_FAMILIES[family].names() if family in _FAMILIES else ())
+            needed = {name for name in names if (family, name) in used}
+            unknown = needed - set(_FAMILIES[family].names() if family in _FAMILIES else ())
             if unknown:
                 file = plugin["file"]
                 raise UsageError(
-                    f"{where} was trained with {family} {min(unknown)!r} of {file}, which is not loaded; give it "
-                    f"before the command, probmargin --plugin {plugin_word(file)} COMMAND"
+                    f"{where} was trained with {family} {min(unknown)!r} of {file}, which is not loaded; give its "
+                    f"path before the command, probmargin --plugin {plugin_word(file)} COMMAND"
                 )
 
 
@@ -86,6 +116,8 @@ def _is_of(cls: type, module: ModuleType) -> bool:
 
 
 def _import(name: str) -> ModuleType:
+    if not name.strip():
+        raise UsageError("--plugin is empty: give the path of a .py file, or a module that this folder holds")
     file = Path(name).expanduser().resolve() if name.endswith(".py") or "/" in name or "\\" in name else None
     module_name, folder = (name, Path.cwd()) if file is None else (file.stem, file.parent)
     if file is not None:

@@ -116,8 +116,12 @@ def _lps(summary: Summary) -> Section:
     lps = summary["lps"]
     title = "Attack steps survived (LPS) against margins (PM)"
     if lps is None:
-        none = "LPS was not counted in this run, whose attack records none: add --measure-lps 1000 to measure it now"
-        return Section(title, (none if summary["is_attacked"] else "this run was trained without an attack",))
+        none = "this run was trained without an attack"
+        if summary["is_attacked"]:
+            none = "this run's attack records no steps, so there is no LPS"
+        if summary["counts_steps"]:
+            none = "LPS was not counted in this run: add --measure-lps 1000 to measure it now"
+        return Section(title, (none,))
     correlation = "none" if lps["rank_correlation"] is None else f"{lps['rank_correlation']:.3f}"
     lines = (
         f"rank correlation {correlation} ({lps['source']}); {lps['lps_values']} different values of LPS, "

@@ -97,10 +97,11 @@ class Beginning:
             raise UsageError(f"{run.path} already holds a run; go on with --resume, or choose another --out")
         found = differences(run.record, json.loads(json.dumps(self.identity)))
         origin = run.record.get("forked_from")
-        wanted = described(self.fork, run.record.get("compile")) if self.fork else origin
-        if wanted and "compile" not in (origin or {}):
+        wanted = described(self.fork, run.record) if self.fork else origin
+        if wanted:
             # Records of earlier versions do not tell.
-            wanted = {key: value for key, value in wanted.items() if key != "compile"}
+            untold = {"compile", "plugins"} - set(origin or ())
+            wanted = {key: value for key, value in wanted.items() if key not in untold}
         if origin != wanted:
             found.append(f"forked_from is {origin!r} there and {wanted!r} here")
         if found:
@@ -134,8 +135,7 @@ class Beginning:
     def _write(self, legacy: Legacy | None) -> None:
         """Write what a new run's folder begins with; the record first, since it makes the folder this run's."""
         run = self.run
-        compiled = self.environment.get("compile")
-        origin: dict[str, Any] = {"forked_from": described(self.fork, compiled)} if self.fork else {}
+        origin: dict[str, Any] = {"forked_from": described(self.fork, self.environment)} if self.fork else {}
         if legacy is not None:
             origin["train_seconds_before_fork"] = round(legacy.state.facts["seconds"], 3)
         write_json(run.record_path, {**self.identity, **self.environment, **origin, "resumes": []})

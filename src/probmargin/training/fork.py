@@ -1,6 +1,7 @@
 """Start a run from a state of another that has trained the same way so far."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -203,15 +204,26 @@ def _best_state(fork: Fork, best: dict[str, Any]) -> Checkpoint:
 
 def compiled_otherwise(fork: Fork, own: str | None) -> str | None:
     """Another `--compile` than `own` that the state came about with; it rounds otherwise. None where none is known."""
-    record = fork.run.record
-    places = [record.get("forked_from") or {}, record]
-    places += [place for place in record.get("resumes") or () if place["epoch"] < fork.epochs]
-    known = (place.get("compile") for place in places)
+    known = (place.get("compile") for place in _history(fork))
     return next((mode for mode in known if own is not None and mode not in (None, own)), None)
 
 
-def described(fork: Fork, own_compile: str | None) -> dict[str, Any]:
-    """What the record of a new run, which begins with `own_compile`, says of its origin."""
+def other_plugins(fork: Fork, own: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Files of the user's own that the state came about with and that are not those of the new run's record."""
+    mine = {plugin["sha256"] for plugin in own.get("plugins") or ()}
+    found = [plugin for place in _history(fork) for plugin in place.get("plugins") or ()]
+    return list({plugin["sha256"]: plugin for plugin in found if plugin["sha256"] not in mine}.values())
+
+
+def _history(fork: Fork) -> list[dict[str, Any]]:
+    """Records of what the state came about under: the run it comes from, what that began with, and its resumes."""
+    record = fork.run.record
+    resumes = [place for place in record.get("resumes") or () if place["epoch"] < fork.epochs]
+    return [record.get("forked_from") or {}, record, *resumes]
+
+
+def described(fork: Fork, own: Mapping[str, Any]) -> dict[str, Any]:
+    """What the record of a new run says of its origin; `own` is that record, with what it begins under."""
     record = fork.run.record
     origin = {"run": fork.run.path.name, "epoch": fork.epochs, "recipe_hash": record.get("recipe_hash")}
     # How the other run came by its state is part of this one.
@@ -220,6 +232,7 @@ def described(fork: Fork, own_compile: str | None) -> dict[str, Any]:
     taken_over = {
         "checkpoint": record.get("checkpoint") or further.get("checkpoint"),
         "processes": record["processes"] if has_shares else further.get("processes"),
-        "compile": compiled_otherwise(fork, own_compile),
+        "compile": compiled_otherwise(fork, own.get("compile")),
+        "plugins": other_plugins(fork, own),
     }
     return origin | {key: value for key, value in taken_over.items() if value}

@@ -1,13 +1,13 @@
 """Components of the user's own, tried on a few images before a run begins: what they promise is looked at here."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from probmargin.attacks.attack import Attack
-from probmargin.attacks.balls import Norm
+from probmargin.attacks.balls import check_eps
 from probmargin.core.batch import BatchView, LossTerms, TraceLevel
 from probmargin.core.errors import UsageError
 from probmargin.core.noise import fresh_noise
@@ -17,6 +17,7 @@ from probmargin.evaluation.own_code import is_ours
 from probmargin.evaluation.search import inside_threat_model
 from probmargin.methods.method import Method
 from probmargin.methods.plain import COMPONENTS
+from probmargin.methods.plugins import check_ball_fields
 from probmargin.models.own import failed
 from probmargin.training.network import Network
 from probmargin.training.step import Batch, alone, attack_batch, per_example, view_of
@@ -64,17 +65,14 @@ def _try_attack(attack: Attack, network: Network, batch: Batch, level: TraceLeve
         result = _called("attack", attack, lambda: attack(call, x, batch.labels, noise=batch.noise, trace=level))
     if level != "none" and result.trace is None:
         raise UsageError(f"attack {name!r} returns no trace, which the margin reads: return AttackResult(x_adv, trace)")
-    # A ball of a kind that nobody here knows is the attack's own affair, [0, 1] is not.
-    fields = vars(attack)
-    known = fields.get("norm") in get_args(Norm) and "eps" in fields
-    norm: Norm = fields["norm"] if known else "Linf"
-    eps = float(fields["eps"]) if known else 1.0
+    check_ball_fields(f"attack {name!r}", type(attack))
+    norm, eps = vars(attack)["norm"], float(vars(attack)["eps"])
+    check_eps(norm, eps)
     inside = int(inside_threat_model(result.x_adv, x, norm, eps).sum())
     if inside < len(x):
-        ball = f"its ball, {norm} {radius(eps)}, or [0, 1]" if known else "[0, 1]"
         raise UsageError(
-            f"attack {name!r} leaves {ball} on {len(x) - inside} of {len(x)} images: return "
-            "probmargin.attacks.balls.project(x_adv, x, norm, eps)"
+            f"attack {name!r} leaves its ball, {norm} {radius(eps)}, or [0, 1] on {len(x) - inside} of {len(x)} "
+            "images: return probmargin.attacks.balls.project(x_adv, x, norm, eps)"
         )
 
 

@@ -58,6 +58,18 @@ def result_rows(reports: Sequence[RunReport], names: Sequence[str]) -> list[Resu
     return rows
 
 
+def remarks(evaluation: dict[str, Any] | None) -> list[str]:
+    """What an attack's number does not say by itself: that it is not the standard one, and what was warned of.
+
+    >>> aa = {"robust_accuracy": 0.5, "label": "not the standard: 3 classes"}
+    >>> remarks({"aa": aa, "warnings": ["gradients vanish"]})
+    ['AutoAttack: not the standard: 3 classes', 'gradients vanish']
+    """
+    found = evaluation or {}
+    labels = ((name, found[name].get("label")) for name in attacks(found))
+    return [*(f"{attack_name(name)}: {label}" for name, label in labels if label), *(found.get("warnings") or ())]
+
+
 def _cell(evaluation: dict[str, Any], name: str) -> Cell:
     """A number and its interval; where an attack looked at a part of the images, which."""
     entry = evaluation.get(name)
