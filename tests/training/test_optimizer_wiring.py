@@ -136,12 +136,47 @@ def test_the_average_keeps_nine_tenths_of_the_old() -> None:
     state = TrainState.fresh(model, recipe("standard", ema=EMA(decay=0.9)))
     assert state.average is not None
     # 0.9 * 2 + 0.1 * 4 = 2.2, then 0.9 * 2.2 + 0.1 * (-1) = 1.88.
+    state.average.steps = 81
     for value, expected in ((4.0, 2.2), (-1.0, 1.88)):
         with torch.no_grad():
             model.weight.fill_(value)
+        state.before_step(0.1)
         state.average.update(model)
+        state.after_step()
         assert float(state.average.tensors["weight"]) == pytest.approx(expected)
         assert model.weight.item() == value
+
+
+def test_a_short_runs_average_is_not_the_weights_it_began_with() -> None:
+    """With a fixed decay of 0.99, 0.99 ** 12 = 89 % of the start would be left after twelve steps."""
+    model = one_weight(weight=0.0)
+    state = TrainState.fresh(model, recipe("standard", ema=EMA(decay=0.99)))
+    assert state.average is not None
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    for _ in range(12):
+        state.before_step(0.1)
+        state.average.update(model)
+        state.after_step()
+    assert float(state.average.tensors["weight"]) > 0.999
+    # What is left of the start is the product of what stays: 1/10 * 2/11 * ... * 12/21.
+    left = math.prod((1 + step) / (10 + step) for step in range(12))
+    assert float(state.average.tensors["weight"]) == pytest.approx(1 - left)
+
+
+def test_the_steps_of_an_average_are_saved_and_those_of_an_older_state_are_many() -> None:
+    model = one_weight(weight=0.0)
+    state = TrainState.fresh(model, recipe("standard", ema=EMA(decay=0.99)))
+    assert state.average is not None
+    state.average.steps = 7
+    saved = state.checkpoint({})
+    again = TrainState.fresh(one_weight(weight=0.0), recipe("standard", ema=EMA(decay=0.99)))
+    again.restore(saved)
+    assert again.average is not None
+    assert again.average.steps == 7
+    del saved.facts["average_steps"]
+    again.restore(saved)
+    assert again.average.ema.decay_after(again.average.steps) == 0.99
 
 
 def test_the_average_moves_with_every_step_of_a_run(tmp_path: Path) -> None:
@@ -150,8 +185,9 @@ def test_the_average_moves_with_every_step_of_a_run(tmp_path: Path) -> None:
         _, path = fit(tmp_path, method)
     assert len(weights) == 1 + BATCHES
     expected = weights[0]
-    for weight in weights[1:]:
-        expected = 0.9 * expected + 0.1 * weight
+    for steps, weight in enumerate(weights[1:]):
+        stays = min(0.9, (1 + steps) / (10 + steps))
+        expected = stays * expected + (1 - stays) * weight
     saved = open_run(path).load_state()[1].part("ema")
     name = next(name for name, tensor in saved.items() if tensor.shape == expected.shape)
     torch.testing.assert_close(saved[name], expected)

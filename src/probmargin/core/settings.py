@@ -30,11 +30,21 @@ class EMA:
     """Exponential moving average of the parameters, kept beside training and evaluated instead of them."""
 
     decay: float = 0.995
-    """Share of the old average that stays at each step."""
+    """Share of the old average that stays at each step; while few steps are taken, less stays of where they began."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.decay < 1:
             raise UsageError(f"ema.decay must be in [0, 1), not {self.decay}")
+
+    def decay_after(self, steps: int) -> float:
+        """The share that stays in the step after `steps` others: min(decay, (1 + steps) / (10 + steps)).
+
+        Without it the average of a short run is mostly the random weights it began with.
+
+        >>> [round(EMA(decay=0.9).decay_after(steps), 3) for steps in (0, 1, 80, 81, 1000)]
+        [0.1, 0.182, 0.9, 0.9, 0.9]
+        """
+        return min(self.decay, (1 + steps) / (10 + steps))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -128,13 +128,14 @@ class GraphStepper(Stepper):
         self._adopt_sums()
         graph = None
         if len(chosen) == len(self._chosen) and not self._is_broken:
-            self.state.set_lr(lr)
+            self.state.before_step(lr)
             self._fill(epoch, chosen)
             graph = self._graph_of(now)
         if graph is None:
             self._step_plainly(now, epoch, lr, chosen)
         else:
             graph.replay()
+            self.state.after_step()
 
     def _fill(self, epoch: int, chosen: Chosen) -> None:
         """Write what the captured step reads."""

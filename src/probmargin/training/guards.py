@@ -83,6 +83,16 @@ def short_reach(method: Method) -> str | None:
     )
 
 
+def averages(method: Method) -> str | None:
+    """A line on which weights count where a moving average is kept; None where none is."""
+    if method.ema is None:
+        return None
+    return (
+        f"the moving average of the weights (ema.decay {method.ema.decay:g}) is what is judged, chosen and exported; "
+        "accuracies of epochs are of the weights in training"
+    )
+
+
 def idle_weights(method: Method) -> str | None:
     """A line on weights or a margin that never come into play; None where they do."""
     later = {path.partition(".")[0] for phase in method.phases for path in phase.set}

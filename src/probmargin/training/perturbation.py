@@ -61,8 +61,17 @@ class MovingAverage:
     """An exponential moving average of a model's parameters; buffers are copied as they are."""
 
     def __init__(self, model: nn.Module, ema: EMA) -> None:
-        self.decay = ema.decay
+        self.ema = ema
+        self.steps = 0
+        """Steps behind it."""
         self.tensors = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        # A tensor, so that a captured step sees every change of it.
+        device = next(model.parameters()).device
+        self._share = torch.zeros((), dtype=torch.float64, device=device)
+
+    def prepare(self) -> None:
+        """Use from the next update on what belongs to the steps taken so far."""
+        self._share.fill_(1.0 - self.ema.decay_after(self.steps))
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
@@ -70,6 +79,6 @@ class MovingAverage:
         parameters = dict(model.named_parameters())
         for name, tensor in model.state_dict().items():
             if name in parameters:
-                self.tensors[name].lerp_(tensor, 1.0 - self.decay)
+                self.tensors[name].lerp_(tensor, self._share.to(tensor.dtype))
             else:
                 self.tensors[name].copy_(tensor)

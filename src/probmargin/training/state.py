@@ -14,6 +14,8 @@ from probmargin.models.checks import trained_parameters
 from probmargin.training.perturbation import MovingAverage
 
 NUM_SUMS = 8
+_MANY = 10**9
+"""Steps after which an average keeps its full decay, whatever it is."""
 
 
 def make_optimizer(model: nn.Module, method: Method) -> torch.optim.SGD:
@@ -74,13 +76,20 @@ class TrainState:
                 buffers[names[id(parameter)]] = entry["momentum_buffer"]
         return buffers
 
-    def set_lr(self, lr: float) -> None:
-        """Use this learning rate from the next step on."""
+    def before_step(self, lr: float) -> None:
+        """Use this learning rate, and the average's share of a step, from the next step on."""
+        if self.average:
+            self.average.prepare()
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(lr)
             else:
                 group["lr"] = lr
+
+    def after_step(self) -> None:
+        """Count a step that was taken."""
+        if self.average:
+            self.average.steps += 1
 
     def fill_momentum(self) -> None:
         """Give every parameter a momentum laid out as it is, zero where it had none: the next step stays the same."""
@@ -101,7 +110,8 @@ class TrainState:
         sums = {"sums": {name: tensor for name, tensor in under_way.items() if tensor is not None}}
         tensors = joined(model=dict(self.model.state_dict()), momentum=self._momentum(), **average, **sums)
         place = {"epoch": self.epoch, "batch": self.batch, "seconds": self.seconds, "images": self.images}
-        return Checkpoint(tensors, {**facts, **place, "best": self.best, "top_accuracy": self.top_accuracy})
+        counts = {"average_steps": self.average.steps} if self.average else {}
+        return Checkpoint(tensors, {**facts, **place, **counts, "best": self.best, "top_accuracy": self.top_accuracy})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Become the saved state."""
@@ -114,6 +124,8 @@ class TrainState:
         if self.average:
             for name, tensor in checkpoint.part("ema").items():
                 self.average.tensors[name].copy_(tensor)
+            # States of earlier versions do not tell: their average had its full decay from the first step.
+            self.average.steps = checkpoint.facts.get("average_steps", _MANY)
         sums = checkpoint.part("sums").get("epoch")
         device = next(self.model.parameters()).device
         self.sums = None if sums is None else sums.to(device)

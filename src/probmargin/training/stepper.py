@@ -75,5 +75,6 @@ class Stepper:
 
     def __call__(self, now: Method, epoch: int, lr: float, chosen: Chosen) -> None:
         """Take one step at a learning rate; `now` is the recipe as it is in this epoch."""
-        self.state.set_lr(lr)
+        self.state.before_step(lr)
         self.step(now, self.batch(chosen, epoch))
+        self.state.after_step()

@@ -30,6 +30,7 @@ from probmargin.training.feed import Placement, check_placement, place
 from probmargin.training.folder import Beginning
 from probmargin.training.fork import Fork, Wishes, parse_fork
 from probmargin.training.guards import (
+    averages,
     check_batch,
     check_every_epoch,
     check_kept_epochs,
@@ -178,7 +179,7 @@ class Training:
         """Say what is imported and what the data is like, before time is spent."""
         check_folder(self.request.out, "--out")
         named = origin(self.request.model) if isinstance(self.request.model, str) else None
-        remarks = (imbalance(self.data), short_reach(self.method), idle_weights(self.method))
+        remarks = (imbalance(self.data), short_reach(self.method), idle_weights(self.method), averages(self.method))
         for line in filter(None, (named, *self.data.notes, *remarks)):
             self.reporter.say(line)
 
