@@ -180,6 +180,7 @@ def test_the_authors_test_files_alone(program: Program) -> None:
     train = ("train", *asked, "--model", "net:build", "--method", "at", "--set", "attack.num_steps=1", "--epochs", "1")
     assert program(*train, "--out", "run").code == 0
     judged_whole = judged(program, "run", "--data-dir", "data")
+    assert program("evaluate", "run", "--data-dir", "data", "--attacks", "nat").code == 0
     own = Path("run/evaluation.json").read_bytes()
     for file in folder.glob("data_batch_*"):
         file.unlink()

@@ -20,10 +20,14 @@ def run(trained: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+def asked(run: Path, attacks: str, **changes: Any) -> EvaluationRequest:
+    settings: dict[str, Any] = {"num_examples": 40, "device": "cpu"} | changes
+    return EvaluationRequest(run=run, attacks=tuple(attacks.split(",")), **settings)
+
+
 def look(run: Path, attacks: str, **changes: Any) -> tuple[dict[str, Any], list[str]]:
     said: list[str] = []
-    asked: dict[str, Any] = {"num_examples": 40, "device": "cpu"} | changes
-    evaluate_subject(EvaluationRequest(run=run, attacks=tuple(attacks.split(",")), **asked), said.append)
+    evaluate_subject(asked(run, attacks, **changes), said.append)
     stored = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))
     assert Run(run).record["evaluation"] == stored
     return stored, [line for line in said if "before" in line or " held " in line]
@@ -142,11 +146,35 @@ def test_shards_join_what_is_known(run: Path) -> None:
     assert {"nat", "pgd-1"} <= set(results)
 
 
-def test_a_file_beside_the_run_is_named_with_the_runs_own(run: Path, tmp_path: Path) -> None:
-    said: list[str] = []
-    request = EvaluationRequest(run=run, attacks=("nat",), num_examples=20, device="cpu", out=tmp_path / "mine.json")
-    results, path = evaluate_subject(request, said.append)
-    assert path == tmp_path / "mine.json"
-    assert f"written to {run / 'evaluation.json'}" in said
-    for file in (tmp_path / "mine.json", run / "evaluation.json"):
-        assert json.loads(file.read_text(encoding="utf-8")) == results
+def test_results_that_go_to_a_file_leave_the_runs_own_as_they_are(run: Path, tmp_path: Path) -> None:
+    """A look at another radius must not become what reports and cards say of the run."""
+    look(run, "pgd-1")
+    before = {path.name: path.read_bytes() for path in run.glob("*.json")}
+    for eps in ("0.3", None):
+        out = tmp_path / f"{eps}.json"
+        results, path = evaluate_subject(asked(run, "nat", eps=eps, out=out), lambda line: None)
+        assert path == out
+        assert json.loads(out.read_text(encoding="utf-8")) == results
+        assert ("pgd-1" in results) == (eps is None), "what is known under the same conditions is known here too"
+        assert {path.name: path.read_bytes() for path in run.glob("*.json")} == before
+
+
+def test_a_shard_keeps_what_it_held(run: Path) -> None:
+    for attacks in ("nat,pgd-1", "nat"):
+        said: list[str] = []
+        for shard in ("1/2", "2/2"):
+            if (attacks, shard) != ("nat", "2/2"):
+                evaluate_subject(asked(run, attacks, shard=shard), said.append)
+    assert "kept from before, under the same conditions: pgd-1" in said
+    results, _ = merge(run)
+    assert {"nat", "pgd-1"} <= set(results)
+
+
+def test_shards_that_go_to_a_file_are_joined_there(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mine.json"
+    for shard in ("1/2", "2/2"):
+        evaluate_subject(asked(run, "nat", shard=shard, out=out), lambda line: None)
+    assert not (run / "evaluation.json").exists()
+    results, path = merge(out)
+    assert (path, results["num_examples"]) == (out, 40)
+    assert not (run / "evaluation.json").exists()

@@ -40,7 +40,9 @@ def evaluate(
     save_adversarial: Annotated[
         Path | None, typer.Option("--save-adversarial", help="FILE.npz for the worst images, as float32 and uint8")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="FILE.json for the results")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="FILE.json for the results; a run's folder otherwise")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="do not go on from stored partial results")] = False,
 ) -> None:
     """Judge a model on clean and attacked images; started again, it goes on where it was."""

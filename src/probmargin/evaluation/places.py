@@ -96,6 +96,18 @@ class Place:
             entries = {"evaluations": others} if others or "evaluations" in record else {}
             self.run.update_record(evaluation=dict(results), **entries)
 
+    def write_shard(
+        self, shard: Shard, verdicts: Verdicts, log: Callable[[str], None], *, fresh: bool
+    ) -> tuple[Verdicts, Path]:
+        """Write a shard's verdicts for `merge`, with those of attacks that were carried out on it before."""
+        path = self.shard_path(shard)
+        together = verdicts if fresh else with_earlier(verdicts, self.parts)
+        for line in kept_lines(verdicts.entries, together.entries):
+            log(line)
+        together.save(known_path(path.parent, together))
+        together.save(path)
+        return together, path
+
     def joined(self, verdicts: Verdicts, log: Callable[[str], None], *, fresh: bool = False) -> Verdicts:
         """The verdicts with those of attacks that were carried out before; says what is kept and what is replaced."""
         together = verdicts if fresh else with_earlier(verdicts, self.parts)
@@ -116,10 +128,16 @@ def _arrays(verdicts: Verdicts) -> dict[str, Array]:
     return arrays
 
 
-def place_of(run: Run | None, out: Path | None) -> Place:
-    """A run's own folder, or a file and the folder FILE.parts beside it."""
-    if run is not None:
+def place_of(run: Run | None, out: Path | None, *, in_shards: bool = False) -> Place:
+    """A run's own folder, or a file and the folder FILE.parts beside it.
+
+    Of a run whose results go to a file, what is known of each example is shared with its folder, and the results there
+    stay; shards lie where `merge` looks for them.
+    """
+    if run is not None and (out is None or out.resolve() == run.evaluation_path.resolve()):
         return Place(run.evaluation_path, run.path / "evaluation", run)
+    if run is not None and not in_shards:
+        return Place(out, run.path / "evaluation")
     if out is not None:
         return Place(out, out.with_name(out.name + ".parts"))
     return Place()

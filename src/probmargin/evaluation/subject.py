@@ -72,7 +72,7 @@ class EvaluationRequest:
 
 
 def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, Any], Path | None]:
-    """Judge what the request names; results go into the run's folder, or to `out`. A shard leaves its part there."""
+    """Judge what the request names; results go to `out`, or into the run's folder. A shard leaves its part there."""
     if request.out is not None:
         check_out(request.out, request.run)
     if request.save_adversarial is not None:
@@ -87,10 +87,10 @@ def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, An
     for name in request.attacks:
         make_plan(name, settings.norm, settings.eps)
     owner = run if run is not None and request.checkpoint is None and run_data.is_own(run, data) else None
-    place = place_of(owner, request.out)
-    if place.results is None:
-        log("no --out is given: results are printed and not kept, and what is stopped begins anew")
     with process_group(pick_device(request.device)) as world:
+        place = place_of(owner, request.out, in_shards=request.shard is not None or world.size > 1)
+        if place.results is None and world.is_writer:
+            log("no --out is given: results are printed and not kept, and what is stopped begins anew")
         shard = _shard(request, world, place)
         name = str(request.model if run is None else run.record.get("model"))
         work = _Work(request, name, settings, place, shard, local_device(pick_device(request.device), world), built)
@@ -99,7 +99,7 @@ def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, An
         if world.size == 1:
             return results, path
         world.any(False)  # all shards are written
-        return world.from_writer(lambda: merge(owner.path if owner else Path(str(request.out)), log))
+        return world.from_writer(lambda: merge(place.run.path if place.run else Path(str(request.out)), log))
 
 
 @dataclass(frozen=True)
@@ -152,20 +152,15 @@ class _Work:
 
     def _write(self, verdicts: Verdicts, exported: dict[str, Any], log: Log) -> tuple[dict[str, Any], Path | None]:
         if self.shard.count > 1:
-            path = self.place.shard_path(self.shard)
             verdicts.facts["shard"] = str(self.shard)
-            verdicts.save(path)
+            verdicts, path = self.place.write_shard(self.shard, verdicts, log, fresh=self.request.fresh)
             return summarize(verdicts), path
         verdicts = self.place.joined(verdicts, log, fresh=self.request.fresh)
         results = summarize(verdicts)
         if exported:
             results["adversarial"] = exported
         self.place.write(results, verdicts)
-        if self.request.out is None or self.place.run is None:
-            return results, self.place.results
-        Place(self.request.out).write(results, verdicts)
-        log(f"written to {self.place.results}")
-        return results, self.request.out
+        return results, self.place.results
 
 
 def export_line(exported: dict[str, Any]) -> str:
