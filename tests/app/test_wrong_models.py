@@ -183,6 +183,20 @@ def test_a_last_batch_of_one_image(program: Program) -> None:
     assert program(*train, "--model", "small-cnn", *single).code == 0
 
 
+def test_the_average_that_torch_keeps_of_a_network_is_taken(program: Program, trained: Path) -> None:
+    state = load_file(next(trained.glob("checkpoints/*.safetensors")))
+    weights = {name.removeprefix("model/"): value for name, value in state.items() if name.startswith("model/")}
+    averaged = {f"module.{name}": value for name, value in weights.items()} | {"n_averaged": torch.tensor(7)}
+    torch.save(averaged, "average.pt")
+    save_file(weights, "good.safetensors")
+    asked = ("evaluate", "--model", "small-cnn", "--data", "digits", "--num-examples", "9", "--attacks", "nat")
+    found = [program(*asked, "--checkpoint", file) for file in ("average.pt", "good.safetensors")]
+    assert found[0].code == 0, found[0].err
+    assert [line.split("(")[0] for line in found[0].out.splitlines() if line.startswith("nat")] == [
+        line.split("(")[0] for line in found[1].out.splitlines() if line.startswith("nat")
+    ]
+
+
 def test_checkpoints_that_are_wrong(program: Program, trained: Path) -> None:
     state = load_file(next(trained.glob("checkpoints/*.safetensors")))
     weights = {name.removeprefix("model/"): value for name, value in state.items() if name.startswith("model/")}
@@ -195,6 +209,9 @@ def test_checkpoints_that_are_wrong(program: Program, trained: Path) -> None:
     few = (*train, "--model", "small-cnn", "--data", colour(), "--checkpoint", "good.safetensors")
     program.refuses("features.0.weight (16, 1, 3, 3) for (16, 3, 3, 3)", *few)
     program.refuses("features.0.weight (16, 1, 3, 3) for (16, 3, 3, 3)", *few, "--new-head")
+    two = {f"{prefix}.{name}": value for prefix in ("student", "teacher") for name, value in weights.items()}
+    save_file({name: value.clone() for name, value in two.items()}, "two.safetensors")
+    program.refuses("the names that begin with student. or teacher. would: save those alone", *fit, "two.safetensors")
     torch.save({"evil": shutil.rmtree}, "evil.pt")
     program.refuses("pickled code is refused", *fit, "evil.pt")
     judged = ("evaluate", "--model", "resnet18", "--data", "digits", "--checkpoint")

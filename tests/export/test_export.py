@@ -414,6 +414,44 @@ def test_a_file_has_nothing_imported_that_the_caller_did_not_name(tmp_path: Path
             pm.load_model(write({"model": "small-cnn", "settings": settings, "seed": seed}))
 
 
+def test_a_model_that_asks_for_the_length_of_its_batch_is_exported(tmp_path: Path) -> None:
+    """As class tokens of transformers do; torch.export takes that for a fixed size unless it reads the code."""
+
+    class Token(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.token = nn.Linear(17, 2), nn.Parameter(torch.ones(1, 1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.linear(torch.cat([x.flatten(1), self.token.expand(len(x), -1)], dim=1))
+            return logits
+
+    data = blobs()
+    run = pm.train("standard", model=Token(), data=data, out=tmp_path / "run", epochs=1, device="cpu")
+    out = pm.export(run, tmp_path / "m.pt2", format="torch-export", data=data, num_examples=4)
+    x = data.test.floats()[:5]
+    torch.testing.assert_close(torch.export.load(out).module()(x), run.model(x))
+
+
+def test_a_card_says_under_which_conditions_a_model_was_trained(tmp_path: Path) -> None:
+    data = blobs()
+    recipe: dict[str, Any] = {
+        "epochs": 1,
+        "settings": {"ema.decay": 0.5},
+        "validation": 10,
+        "label_noise": "symmetric:0.2",
+    }
+    run = pm.train("standard", model=tiny_net(classes=2), data=data, out=tmp_path / "run", device="cpu", **recipe)
+    out = pm.export(run, tmp_path / "m.safetensors", data=data, num_examples=4)
+    card, text = (Path(f"{out}.card.{kind}").read_text(encoding="utf-8") for kind in ("json", "md"))
+    images = len(data.train) - 10
+    assert json.loads(card)["training"]["images"] == images
+    assert f"({images:,} images)" in text
+    assert "- Labels made wrong on purpose: symmetric:0.2" in text
+    assert "- Held out of training, to choose a state: 10 images" in text
+    assert "- The weights are a moving average over training (decay 0.5)" in text
+
+
 def test_a_model_that_branches_on_its_data_cannot_be_exported(tmp_path: Path) -> None:
     class Branching(nn.Module):
         def __init__(self) -> None:

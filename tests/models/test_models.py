@@ -106,6 +106,13 @@ def test_bad_names_and_bad_fits() -> None:
     model = build_model("small-cnn", num_classes=10, in_channels=3)
     with pytest.raises(UsageError, match="does not take images of shape"):
         check_model(model, (1, 8, 8), 10, "small-cnn")
+
+    class Guided(nn.Module):
+        def forward(self, x: torch.Tensor, *, mode: str) -> torch.Tensor:
+            return x.flatten(1)
+
+    with pytest.raises(UsageError, match=r"'mode'.*; wrap it in a module whose forward takes the images alone"):
+        check_model(Guided(), (1, 8, 8), 64, "Guided")
     with pytest.raises(UsageError, match="the data has 7 classes"):
         check_model(model, (3, 8, 8), 7, "small-cnn")
 

@@ -200,7 +200,11 @@ _BY_ORIGIN: dict[Any, Callable[[Any, Any, str], Any]] = {
 def build(cls: type, plain: Plain, path: str) -> Any:
     """Build a frozen dataclass from plain data, checking names and types of its fields."""
     if not isinstance(plain, Mapping):
-        raise UsageError(f"{path} takes an object with the fields of {cls.__name__}, not {_shown(plain)}")
+        first = next((field.name for field in dataclasses.fields(cls)), "")
+        such = f", such as {path}.{first}" if first and path else ""
+        raise UsageError(
+            f"{path} takes an object with the fields of {cls.__name__}, not {_shown(plain)}: set them{such}"
+        )
     hints = typing.get_type_hints(cls, include_extras=True)
     known = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
     settings = {}

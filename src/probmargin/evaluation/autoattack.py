@@ -156,8 +156,8 @@ def warnings_before(subject: Subject, stages: Sequence[Stage]) -> list[str]:
         found = softmax_warning(subject.logits[rows]) + inner_gradient_warning(call, x[:1])
         if not any(attack.eot > 1 for attack in ascents):
             found += randomness_warning(call, x)
-        if any(aims(stage.attack) for stage in stages):
-            found += class_count_warning(subject.logits.shape[1])
+        losses, aimed = {attack.loss for attack in ascents}, any(aims(stage.attack) for stage in stages)
+        found += class_count_warning(losses, aimed, subject.logits.shape[1])
         probe = APGD(norm=subject.norm, eps=subject.eps)
         if not all(isinstance(stage.attack, Square) for stage in stages):
             found += undefined_gradient_warning(call, x, labels, ascents[0] if ascents else probe)

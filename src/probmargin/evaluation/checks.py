@@ -1,7 +1,7 @@
 """What can be wrong with a model or a set of images before attacks are run on it."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import FrameType
 
 import torch
@@ -63,15 +63,19 @@ def softmax_warning(logits: Logits) -> list[str]:
     return []
 
 
-def class_count_warning(num_classes: int) -> list[str]:
-    """What few classes change.
+def class_count_warning(losses: Collection[str], aimed: bool, num_classes: int) -> list[str]:
+    """What few classes change for these losses of APGD, and for attacks that try one class after the other.
 
-    >>> [len(class_count_warning(count)) for count in (2, 3, 7, 10)]
+    >>> [len(class_count_warning(["dlr_targeted"], True, count)) for count in (2, 3, 7, 10)]
     [1, 1, 1, 0]
+    >>> [len(class_count_warning(["dlr"], False, count)) for count in (2, 3, 7, 10)]
+    [1, 0, 0, 0]
     """
-    if num_classes < 4:
+    if "dlr_targeted" in losses and num_classes < 4:
         return [f"{num_classes} classes are too few for the targeted DLR loss: the logit margin replaces it"]
-    if num_classes < 10:
+    if "dlr" in losses and num_classes < 3:
+        return [f"{num_classes} classes are too few for the DLR loss: the logit margin replaces it"]
+    if aimed and num_classes < 10:
         return [f"only {num_classes} classes: targeted attacks aim at all {num_classes - 1} wrong ones, not at 9"]
     return []
 

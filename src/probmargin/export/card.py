@@ -41,6 +41,8 @@ def make_card(subject: Exported, file: str, check: Check, licence: str | None) -
         "training": {
             "data": subject.data.name,
             "images": len(subject.data.train) - (record.get("validation") or 0),
+            "held_out": record.get("validation") or 0,
+            "label_noise": record.get("label_noise"),
             "data_fingerprint": record.get("data_fingerprint"),
             "seed": record.get("seed"),
             "epochs": subject.epochs,
@@ -126,6 +128,7 @@ def markdown(card: dict[str, Any]) -> str:
     lines += [
         f"- Epochs: {training['epochs']} of {card['recipe']['epochs']}; seed {training['seed']}; "
         f"recipe hash `{card['recipe_hash']}`, data fingerprint `{training['data_fingerprint']}`",
+        *_conditions(card),
         f"- Started from: {_cell(started) if started else 'random weights'}",
         f"- Code: commit {training['commit'] or 'unknown'}; {_cell(training['hardware'])}",
         "",
@@ -136,6 +139,19 @@ def markdown(card: dict[str, Any]) -> str:
         "The whole recipe is in the JSON file beside this card.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _conditions(card: dict[str, Any]) -> list[str]:
+    """What a reader must know of the training to judge the numbers."""
+    training, ema = card["training"], card["recipe"].get("ema")
+    lines = []
+    if training["label_noise"]:
+        lines.append(f"- Labels made wrong on purpose: {_cell(training['label_noise'])}")
+    if training["held_out"]:
+        lines.append(f"- Held out of training, to choose a state: {training['held_out']:,} images")
+    if ema:
+        lines.append(f"- The weights are a moving average over training (decay {ema['decay']:g})")
+    return lines
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:

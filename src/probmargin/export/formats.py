@@ -93,14 +93,17 @@ def _example(subject: Exported) -> torch.Tensor:
 
 
 def _program(subject: Exported) -> torch.export.ExportedProgram:
-    batch = torch.export.Dim("batch", min=1)
+    shapes = ({0: torch.export.Dim("batch", min=1)},)
     try:
-        return torch.export.export(subject.model, (_example(subject),), dynamic_shapes=({0: batch},))
+        return torch.export.export(subject.model, (_example(subject),), dynamic_shapes=shapes)
     except Exception as error:
+        # Reading the code follows some networks that running it does not, such as those that ask for len(x).
+        with contextlib.suppress(Exception), _quiet():
+            return torch.export.export(subject.model, (_example(subject),), dynamic_shapes=shapes, strict=True)
         reason = " ".join(str(error).split())[:200]
         raise UsageError(
             f"torch.export cannot follow {subject.record['model']} ({type(error).__name__}: {reason}); take Python "
-            "branches on tensors out of its forward, or use --format safetensors"
+            "branches on tensors out of its forward, write x.shape[0] for len(x), or use --format safetensors"
         ) from None
 
 

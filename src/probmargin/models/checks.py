@@ -195,6 +195,15 @@ def _check_batch_sizes(model: nn.Module, image_shape: tuple[int, ...], num_class
         )
 
 
+def _not_taken(error: BaseException, image_shape: tuple[int, ...], name: str) -> UsageError:
+    """Build the error for a forward pass that fails on images of the data's shape."""
+    channels, height, width = image_shape
+    fix = f"build it for {counted(channels, 'channel')} and images of {height}x{width}, or pass other data"
+    if isinstance(error, TypeError) and "argument" in str(error):
+        fix = "wrap it in a module whose forward takes the images alone"
+    return UsageError(f"model {name} does not take images of shape {image_shape}: {failed_at(error)}; {fix}")
+
+
 def _outputs(
     model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str, *, or_more: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -209,10 +218,7 @@ def _outputs(
     except (Exception, SystemExit) as error:
         if _has_doubles(model):
             raise _is_other(name, torch.float64) from None
-        raise UsageError(
-            f"model {name} does not take images of shape {image_shape}: {failed_at(error)}; build it for "
-            f"{counted(image_shape[0], 'channel')} and images of {image_shape[1]}x{image_shape[2]}, or pass other data"
-        ) from None
+        raise _not_taken(error, image_shape, name) from None
     if not isinstance(first, torch.Tensor):
         raise _not_logits(first, name)
     num_classes = max(num_classes, first.shape[-1]) if or_more and first.ndim else num_classes

@@ -97,11 +97,22 @@ def with_weights(
     if is_head and new_head is None:
         raise UsageError(f"{path} is for another number of classes ({fit.short()}): give data with its classes")
     if not fit.is_exact and not (new_head and is_head):
-        hint = "--new-head starts its last layer afresh for other classes" if is_head else "name its own model"
+        hint = "--new-head starts its last layer afresh for other classes" if is_head else _hint(target, weights)
         raise UsageError(f"{path} does not fit {name}: {fit.short()}; {hint}, or see: probmargin import --help")
     head = _last_layer(target) if new_head else None
     adopt(target, {key: tensor for key, tensor in weights.items() if _layer(key) != head})
     return model
+
+
+def _hint(model: nn.Module, weights: Weights) -> str:
+    """What to do with weights that do not fit: where several networks lie side by side, take one out."""
+    prefixes = sorted({f"{name.partition('.')[0]}." for name in weights if "." in name})
+    parts = {one: {name.removeprefix(one) for name in weights if name.startswith(one)} for one in prefixes}
+    wanted = {name for name in model.state_dict() if not name.endswith(_COUNTER)}
+    networks = [prefix for prefix, names in parts.items() if wanted <= names]
+    if networks:
+        return f"the names that begin with {' or '.join(networks)} would: save those alone, without it"
+    return "name its own model"
 
 
 def classes_of(path: Path, model: nn.Module) -> int | None:
@@ -115,6 +126,8 @@ def classes_of(path: Path, model: nn.Module) -> int | None:
 def _unwrapped(weights: Weights, model: nn.Module) -> Weights:
     """Without what stands before all names alike, as where a network was a part of something larger."""
     own = model.state_dict()
+    # A count that torch's averages of a network keep beside it.
+    weights = {name: tensor for name, tensor in weights.items() if name != "n_averaged" or name in own}
     while not any(name in own for name in weights):
         prefix = next(iter(weights)).partition(".")[0] + "."
         if prefix[:-1].isdigit() or any(not name.startswith(prefix) for name in weights):

@@ -43,7 +43,8 @@ class FastNetwork(Network):
         try:
             self._folded = FoldedNetwork(model, torch.bfloat16 if precision == "bf16" else torch.float32, self.order)
         except CannotFold as reason:
-            self.notes.append(f"attacks run without folded batch norm: {reason}")
+            if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules()):
+                self.notes.append(f"attacks run without folded batch norm: {reason}")
         else:
             self._attack_forward = compiled(self._folded, mode)
             self._refresh = compiled(self._folded.refresh, mode)

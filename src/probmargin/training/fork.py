@@ -171,8 +171,8 @@ def _best_so_far(rows: list[dict[str, Any]], validation: Validation | None, fork
             continue
         if row.get("validation") is None:
             raise UsageError(
-                f"{fork.run.path} was not validated after epoch {row['epoch'] + 1}; train it into another --out "
-                "with the same --validation-every"
+                f"{fork.run.path} was not validated after epoch {row['epoch'] + 1}; look later, with "
+                f"--validation-every {fork.epochs + 1} or more, or train it again with the same, into another --out"
             )
         best, _ = validation.update(best, row["validation"], row["epoch"] + 1)
         longest = max(longest, best["looks_since"])
