@@ -89,6 +89,25 @@ def test_the_summary_says_it_in_counts(tmp_path: Path) -> None:
     assert "audit warns (zero_gradients)" in found.remarks[1]
 
 
+def test_radii_that_differ_and_labels_made_wrong_are_said(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a")
+    assert not [line for line in account(report(path)).remarks if "judged at" in line or "audit is at" in line]
+    found = json.loads((path / "evaluation.json").read_text()) | {"eps": 0.05}
+    found["aa"] |= {"is_standard": False, "label": "not AutoAttack's standard: 3 classes"}
+    found["warnings"] = ["gradients may be masked"]
+    (path / "evaluation.json").write_text(json.dumps(found))
+    record = json.loads((path / "record.json").read_text()) | {"label_noise": "symmetric:0.2"}
+    (path / "record.json").write_text(json.dumps(record))
+    said = account(report(path))
+    assert "It was judged at Linf eps 0.05 and trained for Linf eps 0.1." in said.remarks
+    assert "The audit is at Linf eps 0.1, the numbers are at Linf eps 0.05." in said.remarks
+    assert "some labels made wrong on purpose (symmetric:0.2)" in said.training
+    words = page_of(path).words
+    assert "not the standard one" in words
+    assert "AutoAttack: not AutoAttack's standard: 3 classes." in words
+    assert "gradients may be masked." in words
+
+
 def test_images_that_only_some_attacks_saw_are_counted_apart(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a")
     result = evaluation("1" * 80 + "0" * 20, "1" * 50 + "0" * 50)

@@ -47,6 +47,8 @@ def account(report: RunReport) -> Account:
 def _training(folder: Folder) -> str:
     recipe, record = folder.recipe, folder.record
     what = f"{record.get('model', 'A model')} trained on {record.get('data', 'its data')} with {recipe.get('method')}"
+    if record.get("label_noise"):
+        what += f", some labels made wrong on purpose ({record['label_noise']}),"
     if folder.is_finished:
         took = f" in {duration(record['train_seconds'])}" if "train_seconds" in record else ""
         return f"{what} for {counted(folder.trained, 'epoch')}{took}."
@@ -96,9 +98,25 @@ def _doubts(folder: Folder) -> list[str]:
         found.append(f"The audit warns ({joined(names)}): part of this robustness may not be real.")
     elif audit is not None:
         found.append("The audit found no sign that this robustness is only apparent.")
+    found += _radii(folder)
     if evaluation is not None and "aa" not in attacks(evaluation):
         found.append("AutoAttack, the usual yardstick, has not been run: true robustness may be lower.")
     return found
+
+
+def _radii(folder: Folder) -> list[str]:
+    """What is said where a run was not judged at the radius it was trained for, or not audited where it was judged."""
+    evaluation, audit, trained = folder.evaluation or {}, folder.audit or {}, folder.recipe.get("attack") or {}
+    judged, found = _place(evaluation), []
+    if judged and _place(trained) and judged != _place(trained):
+        found.append(f"It was judged at {judged} and trained for {_place(trained)}.")
+    if judged and _place(audit) and judged != _place(audit):
+        found.append(f"The audit is at {_place(audit)}, the numbers are at {judged}.")
+    return found
+
+
+def _place(facts: dict[str, Any]) -> str:
+    return f"{facts['norm']} eps {radius(float(facts['eps']))}" if {"norm", "eps"} <= set(facts) else ""
 
 
 def compared(first: RunReport, second: RunReport, found: Sequence[Difference]) -> str:
@@ -132,6 +150,8 @@ def _accuracy(title: str, entry: dict[str, Any] | None, key: str) -> Number:
     low, high = entry["interval"]
     right, total = _right(entry)
     detail = f"{right:,} of {total:,}; 95% interval {percent(low)} to {percent(high)}"
+    # What another ensemble finds, or the same with other losses, is not comparable with what others report.
+    detail += "; not the standard one" if entry.get("is_standard") is False else ""
     return Number(title, percent(entry[key]), detail, float(entry[key]), (low, high))
 
 
