@@ -150,7 +150,9 @@ def _join_entries(name: str, parts: Sequence[EntryVerdicts]) -> EntryVerdicts:
     after = {stage: np.concatenate([part.after[stage] for part in parts])[order] for stage in parts[0].after}
     seconds = {stage: sum(part.seconds[stage] for part in parts) for stage in parts[0].seconds}
     warnings = [line for part in parts for line in part.facts.get("warnings", [])]
-    facts = {**parts[0].facts, "warnings": list(dict.fromkeys(warnings))}
+    facts = dict(parts[0].facts)
+    if any("warnings" in part.facts for part in parts):
+        facts["warnings"] = list(dict.fromkeys(warnings))
     for key in ("hardware", "search_precision"):
         if key in facts:
             facts[key] = ", ".join(dict.fromkeys(part.facts[key] for part in parts))

@@ -10,7 +10,7 @@ from torch import nn
 
 from probmargin.attacks.balls import Norm
 from probmargin.core.errors import UsageError
-from probmargin.core.shell import typed
+from probmargin.core.shell import program, typed
 from probmargin.data.dataset import DataSet
 from probmargin.engine.files import read_json_object
 from probmargin.engine.shapes import misfit_evaluation
@@ -119,7 +119,8 @@ def _evaluation(run: Run, model: nn.Module, log: Log, *, is_last: bool) -> dict[
     judged = found.get("weights")
     # Results that do not say of which weights they are, are of the run's last.
     if judged != weights_hash(model) if judged is not None else not is_last:
-        log(f"{run.evaluation_path} is of another state and is left out; probmargin evaluate {typed(run.path)}")
+        fix = f"; judge it with: {typed(*program(run.record), 'evaluate', run.path)}" if is_last else ""
+        log(f"{run.evaluation_path} is of another state and is left out{fix}")
         return None
     return found
 
