@@ -211,7 +211,7 @@ def test_checkpoints_that_are_wrong(program: Program, trained: Path) -> None:
     program.refuses("features.0.weight (16, 1, 3, 3) for (16, 3, 3, 3)", *few, "--new-head")
     two = {f"{prefix}.{name}": value for prefix in ("student", "teacher") for name, value in weights.items()}
     save_file({name: value.clone() for name, value in two.items()}, "two.safetensors")
-    program.refuses("the names that begin with student. or teacher. would: save those alone", *fit, "two.safetensors")
+    program.refuses("save what follows student. or teacher. in its names alone", *fit, "two.safetensors")
     torch.save({"evil": shutil.rmtree}, "evil.pt")
     program.refuses("pickled code is refused", *fit, "evil.pt")
     judged = ("evaluate", "--model", "resnet18", "--data", "digits", "--checkpoint")

@@ -111,7 +111,7 @@ def test_bad_names_and_bad_fits() -> None:
         def forward(self, x: torch.Tensor, *, mode: str) -> torch.Tensor:
             return x.flatten(1)
 
-    with pytest.raises(UsageError, match=r"'mode'.*; wrap it in a module whose forward takes the images alone"):
+    with pytest.raises(UsageError, match=r"'mode'.*; put it into a module whose forward takes the images alone"):
         check_model(Guided(), (1, 8, 8), 64, "Guided")
     with pytest.raises(UsageError, match="the data has 7 classes"):
         check_model(model, (3, 8, 8), 7, "small-cnn")

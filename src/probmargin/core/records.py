@@ -203,7 +203,7 @@ def build(cls: type, plain: Plain, path: str) -> Any:
         first = next((field.name for field in dataclasses.fields(cls)), "")
         such = f", such as {path}.{first}" if first and path else ""
         raise UsageError(
-            f"{path} takes an object with the fields of {cls.__name__}, not {_shown(plain)}: set them{such}"
+            f"{path} takes an object with the fields of {cls.__name__}, not {_shown(plain)}: give them{such}"
         )
     hints = typing.get_type_hints(cls, include_extras=True)
     known = {field.name: hints[field.name] for field in dataclasses.fields(cls)}

@@ -200,7 +200,7 @@ def _not_taken(error: BaseException, image_shape: tuple[int, ...], name: str) ->
     channels, height, width = image_shape
     fix = f"build it for {counted(channels, 'channel')} and images of {height}x{width}, or pass other data"
     if isinstance(error, TypeError) and "argument" in str(error):
-        fix = "wrap it in a module whose forward takes the images alone"
+        fix = "put it into a module whose forward takes the images alone"
     return UsageError(f"model {name} does not take images of shape {image_shape}: {failed_at(error)}; {fix}")
 
 

@@ -97,22 +97,23 @@ def with_weights(
     if is_head and new_head is None:
         raise UsageError(f"{path} is for another number of classes ({fit.short()}): give data with its classes")
     if not fit.is_exact and not (new_head and is_head):
-        hint = "--new-head starts its last layer afresh for other classes" if is_head else _hint(target, weights)
+        if networks := _networks(target, weights):
+            raise UsageError(
+                f"{path} does not fit {name}: {fit.short()}; save what follows {' or '.join(networks)} in its names "
+                "alone"
+            )
+        hint = "--new-head starts its last layer afresh for other classes" if is_head else "name its own model"
         raise UsageError(f"{path} does not fit {name}: {fit.short()}; {hint}, or see: probmargin import --help")
     head = _last_layer(target) if new_head else None
     adopt(target, {key: tensor for key, tensor in weights.items() if _layer(key) != head})
     return model
 
 
-def _hint(model: nn.Module, weights: Weights) -> str:
-    """What to do with weights that do not fit: where several networks lie side by side, take one out."""
-    prefixes = sorted({f"{name.partition('.')[0]}." for name in weights if "." in name})
-    parts = {one: {name.removeprefix(one) for name in weights if name.startswith(one)} for one in prefixes}
+def _networks(model: nn.Module, weights: Weights) -> list[str]:
+    """What the names of each of several networks begin with that lie side by side and would fit the model."""
     wanted = {name for name in model.state_dict() if not name.endswith(_COUNTER)}
-    networks = [prefix for prefix, names in parts.items() if wanted <= names]
-    if networks:
-        return f"the names that begin with {' or '.join(networks)} would: save those alone, without it"
-    return "name its own model"
+    prefixes = sorted({f"{name.partition('.')[0]}." for name in weights if "." in name})
+    return [prefix for prefix in prefixes if all(f"{prefix}{name}" in weights for name in wanted)]
 
 
 def classes_of(path: Path, model: nn.Module) -> int | None:
