@@ -295,7 +295,7 @@ def test_one_file_is_one_module_by_path_and_by_name_and_its_recipes_can_be_sent(
             "margin 'mine' fails: ValueError: this component reads logits_nat",
         ),
         (MINE.replace(".detach()", ".div(0)"), "margin=mine", "margin 'mine' gives a value that is not a number"),
-        (WEIGHT.replace("1 -", "-1 -"), "weight=line", "a weight is 0 or more, so clamp it"),
+        (WEIGHT.replace("1 -", "-1 -"), "weight=line", ": return 0 or more, as values.clamp(min=0) does"),
         (WEIGHT.replace("margin\n", "margin.mean()\n"), "weight=line", "weight 'line' returns shape () for 8 examples"),
         (OBJECTIVE.replace('"none"', '"mean"'), "objective=flat", "objective 'flat' returns shape () for 8 examples"),
         (OBJECTIVE.replace("LossTerms(loss, ", "(loss, "), "objective=flat", "return LossTerms(weighted, plain)"),

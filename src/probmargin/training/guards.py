@@ -226,7 +226,7 @@ def check_signs(epoch: int, weight: str, found_negative: bool) -> None:
     """Stop where an example's weight was below zero, which has the run unlearn it."""
     if found_negative:
         raise TrainingStopped(
-            f"weight {weight!r} was below zero in epoch {epoch + 1}; clamp what it returns, as in values.clamp(min=0)"
+            f"weight {weight!r} was below zero in epoch {epoch + 1}; return 0 or more, as values.clamp(min=0) does"
         )
 
 

@@ -89,11 +89,13 @@ def _try_weights(view: BatchView, method: Method) -> None:
         ("normalizer", normalizer, scaled),
     ):
         if _is_own(part) and not bool(values.isfinite().all()):
-            raise UsageError(f"{kind} {part.registered_name!r} gives a value that is not a number: clamp what it takes")
+            raise UsageError(
+                f"{kind} {part.registered_name!r} gives a value that is not a number: look at what it divides by"
+            )
         if _is_own(part) and kind != "margin" and bool((values < 0).any()):
             raise UsageError(
                 f"{kind} {part.registered_name!r} gives {float(values.min()):.4g} to an example of margin "
-                f"{float(margins[values.argmin()]):.4g}: a weight is 0 or more, so clamp it"
+                f"{float(margins[values.argmin()]):.4g}: return 0 or more, as values.clamp(min=0) does"
             )
     _called("objective", method.objective, lambda: _terms(method, view))
 
