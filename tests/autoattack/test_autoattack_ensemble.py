@@ -182,6 +182,7 @@ def test_few_classes_are_not_called_standard(classes: int, is_standard: bool) ->
     result = run_autoattack(model, x, labels, norm="Linf", eps=0.2)
     assert result.is_standard == is_standard
     assert ("logit margin" in result.reason) != is_standard
+    assert any("too few for the targeted DLR loss" in line for line in result.warnings) != is_standard
 
 
 def test_another_version_or_list_is_not_standard() -> None:

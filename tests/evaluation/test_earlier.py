@@ -170,6 +170,30 @@ def test_a_shard_keeps_what_it_held(run: Path) -> None:
     assert {"nat", "pgd-1"} <= set(results)
 
 
+def test_a_shard_that_begins_anew_keeps_nothing(run: Path) -> None:
+    evaluate_subject(asked(run, "nat,pgd-1", shard="1/2"), lambda line: None)
+    anew, _ = evaluate_subject(asked(run, "nat", shard="1/2", fresh=True), lambda line: None)
+    assert "pgd-1" not in anew
+
+
+def test_a_look_that_begins_anew_in_a_file_leaves_what_the_run_knows(run: Path, tmp_path: Path) -> None:
+    look(run, "nat,pgd-1")
+    evaluate_subject(asked(run, "nat", fresh=True, out=tmp_path / "anew.json"), lambda line: None)
+    stored, _ = look(run, "nat")
+    assert "pgd-1" in stored
+
+
+def test_the_runs_own_file_may_be_named(run: Path) -> None:
+    own = run / "evaluation.json"
+    look(run, "nat", out=own)
+    for shard in ("1/2", "2/2"):
+        evaluate_subject(asked(run, "pgd-1", shard=shard, out=own), lambda line: None)
+    results, path = merge(own)
+    assert path == own
+    assert {"nat", "pgd-1"} <= set(results)
+    assert Run(run).record["evaluation"] == results
+
+
 def test_shards_that_go_to_a_file_are_joined_there(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "mine.json"
     for shard in ("1/2", "2/2"):

@@ -93,6 +93,7 @@ def test_another_state_is_exported_with_its_own_epochs(run: Path, best: Path, tm
     assert f"evaluate {run} --checkpoint {best} --out FILE.json --attacks" in card["not_measured"][0]
     assert card["not_measured"][0].endswith("then export with --results FILE.json")
     assert any("of another state" in line for line in said)
+    assert not any("judge it with" in line for line in said), "that would judge the last state again"
 
 
 def test_results_of_another_state_enter_its_card(run: Path, best: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from probmargin.core.errors import UsageError
 from probmargin.evaluation.places import Shard, merge, parse_shard
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
-from probmargin.evaluation.verdicts import Verdicts
+from probmargin.evaluation.verdicts import EntryVerdicts, Verdicts, _join_entries
 
 CHANGES = ("seconds", "seconds_by_step", "warnings")
 
@@ -136,6 +136,13 @@ def test_shards_of_another_model_lie_beside_its_file(tmp_path: Path) -> None:
 def test_a_shard_is_written_i_of_n(text: str) -> None:
     with pytest.raises(UsageError, match="such as 2/5"):
         parse_shard(text)
+
+
+def test_what_was_warned_of_in_any_shard_stays() -> None:
+    facts = ({"attack": {}, "warnings": ["a"]}, {"attack": {}, "warnings": ["b", "a"]})
+    right = np.array([True])
+    parts = [EntryVerdicts(np.array([place]), {"pgd": right}, {"pgd": 1.0}, fact) for place, fact in enumerate(facts)]
+    assert _join_entries("pgd-20", parts).facts["warnings"] == ["a", "b"]
 
 
 def test_shards_cover_the_set_once() -> None:

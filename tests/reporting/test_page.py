@@ -102,6 +102,9 @@ def test_radii_that_differ_and_labels_made_wrong_are_said(tmp_path: Path) -> Non
     assert "It was judged at Linf eps 0.05 and trained for Linf eps 0.1." in said.remarks
     assert "The audit is at Linf eps 0.1, the numbers are at Linf eps 0.05." in said.remarks
     assert "some labels made wrong on purpose (symmetric:0.2)" in said.training
+    (path / "audit.json").rename(path / "kept.json")
+    assert not [line for line in account(report(path)).remarks if "audit is at" in line]
+    (path / "kept.json").rename(path / "audit.json")
     words = page_of(path).words
     assert "not the standard one" in words
     assert "AutoAttack: not AutoAttack's standard: 3 classes." in words

@@ -3,22 +3,27 @@
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from blobs import blobs
 from strategies import images, keyed, tiny_net
 from torch import nn
 
 from probmargin.core.fusing import fusable, fused
+from probmargin.core.settings import EMA
 from probmargin.core.types import Images, Logits
 from probmargin.engine import graphs
 from probmargin.engine.folding import CannotFold, FoldedConv, FoldedNetwork, Kind
 from probmargin.methods.resolve import METHODS, named
 from probmargin.models.build import build_model
-from probmargin.training.fast import FastNetwork
+from probmargin.training.fast import FastNetwork, GraphStepper
 from probmargin.training.network import Network
-from probmargin.training.state import TrainState
+from probmargin.training.state import NUM_SUMS, TrainState
 from probmargin.training.step import Batch, starts_with_clean_images, train_step
+from probmargin.training.stepper import Chosen
 
 MODELS = ["small-cnn", "resnet18", "preact-resnet18", "wrn-10-2"]
 
@@ -219,6 +224,30 @@ def test_passes_beside_the_attack_are_those_that_need_nothing_of_it() -> None:
     beside = {name for name in METHODS if starts_with_clean_images(named(name).at(99))}
     assert {"trades", "mail-trades"} <= beside
     assert not {"standard", "at", "mail-at", "awp", "trades-awp"} & beside
+
+
+def test_replayed_steps_are_counted_for_the_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = replace(named("standard"), ema=EMA(decay=0.9), batch_size=4)
+    model = tiny_net(classes=2)
+    state = TrainState.fresh(model, method)
+    state.sums = torch.zeros(NUM_SUMS, dtype=torch.float64)
+    stepper = GraphStepper(Network(model), state, blobs().train, method.augment, 0)
+    stepper.prepare(4)
+    monkeypatch.setattr(stepper, "_graph_of", lambda now: SimpleNamespace(replay=lambda: None))
+    for _ in range(3):
+        stepper(method, 0, 0.1, Chosen(torch.arange(4), torch.zeros(4, 3, dtype=torch.int64)))
+    assert state.average is not None
+    assert state.average.steps == 3
+    assert float(state.average._share) == pytest.approx(1 - 3 / 12), "of the third step: two were behind it"
+
+
+@pytest.mark.parametrize(
+    ("norm", "says"), [(nn.LayerNorm(4), False), (nn.BatchNorm1d(4, track_running_stats=False), True)]
+)
+def test_batch_norm_that_cannot_be_folded_is_said_where_there_is_one(norm: nn.Module, says: bool) -> None:
+    model = nn.Sequential(nn.Flatten(), norm, nn.Linear(4, 2))
+    notes = FastNetwork(model, "fp32", "off", image_shape=(1, 2, 2)).notes
+    assert any("folded batch norm" in note for note in notes) == says
 
 
 def test_a_capture_that_fails_leaves_no_trace_of_its_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:

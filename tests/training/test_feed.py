@@ -213,18 +213,43 @@ import torch
 from probmargin.data.folder import load_folder
 from probmargin.training import feed
 
-work_for = feed._work_for
+work_for_run = feed._work_for_run
 
-def slow_start(run, worker):
+def slow_start(worker):
+    run = os.getppid()
     print(os.getpid(), flush=True)
     while os.getppid() == run:
         time.sleep(0.01)
-    work_for(run, worker)
+    work_for_run(worker)
 
-feed._work_for = slow_start
+feed._work_for_run = slow_start
 source = feed.FileFeed(load_folder(Path(sys.argv[1]), in_files=True).train, torch.device("cpu"))
 next(source.batches([torch.tensor([0])]))
 """
+
+
+ANY_START = """
+import multiprocessing, sys
+from pathlib import Path
+import torch
+from probmargin.data.folder import load_folder
+from probmargin.training.feed import FileFeed
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method(sys.argv[2])
+    train = load_folder(Path(sys.argv[1]), in_files=True).train
+    (found,) = FileFeed(train, torch.device("cpu")).batches([torch.tensor([3, 5])])
+    assert torch.equal(found, train.take(torch.tensor([3, 5])).pixels(torch.arange(2)))
+"""
+
+
+@pytest.mark.parametrize("way", ["forkserver", "spawn"])
+def test_workers_serve_however_python_starts_them(pictures: Path, tmp_path: Path, way: str) -> None:
+    """The parent of a process that a fork server starts is not its run."""
+    script = tmp_path / "script.py"
+    script.write_text(ANY_START, encoding="utf-8")
+    result = subprocess.run([sys.executable, script, pictures, way], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_worker_that_starts_while_its_run_is_killed_ends(pictures: Path) -> None:

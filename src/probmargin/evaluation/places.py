@@ -128,15 +128,15 @@ def _arrays(verdicts: Verdicts) -> dict[str, Array]:
     return arrays
 
 
-def place_of(run: Run | None, out: Path | None, *, in_shards: bool = False) -> Place:
+def place_of(run: Run | None, out: Path | None, *, apart: bool = False) -> Place:
     """A run's own folder, or a file and the folder FILE.parts beside it.
 
     Of a run whose results go to a file, what is known of each example is shared with its folder, and the results there
-    stay; shards lie where `merge` looks for them.
+    stay. Shards, which `merge` looks for beside the file, and what begins anew lie `apart`.
     """
     if run is not None and (out is None or out.resolve() == run.evaluation_path.resolve()):
         return Place(run.evaluation_path, run.path / "evaluation", run)
-    if run is not None and not in_shards:
+    if run is not None and not apart:
         return Place(out, run.path / "evaluation")
     if out is not None:
         return Place(out, out.with_name(out.name + ".parts"))
@@ -166,7 +166,9 @@ def _silent(_: str) -> None:
 
 def merge(path: Path, log: Callable[[str], None] = _silent) -> tuple[dict[str, Any], Path]:
     """Join the shards of an evaluation: those of a run's folder, or those that `--out FILE` left beside FILE."""
-    place = place_of(open_run(path), None) if path.is_dir() or path.suffix != ".json" else place_of(None, path)
+    is_runs_own = path.name == "evaluation.json" and (path.parent / "record.json").exists()
+    folder = path.parent if is_runs_own else path
+    place = place_of(open_run(folder), None) if folder.is_dir() or path.suffix != ".json" else place_of(None, path)
     assert place.parts is not None
     assert place.results is not None
     shards = _shards(place.parts, path)

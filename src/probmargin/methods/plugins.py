@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,8 +68,9 @@ def _check_class(what: str, cls: type, base: type) -> None:
 
 def check_ball_fields(what: str, cls: type) -> None:
     """Refuse an attack whose ball nobody can read: a run is judged, and its card speaks, at the radius of training."""
+    settable = {field.name for field in fields(cls) if field.init} if is_dataclass(cls) else set()
     for field in ("norm", "eps"):
-        if field not in getattr(cls, "__dataclass_fields__", {}):
+        if field not in settable:
             raise UsageError(
                 f"{what} has no field {field}; write norm and eps as fields of {cls.__name__}, as PGD has them"
             )

@@ -128,7 +128,7 @@ def _unwrapped(weights: Weights, model: nn.Module) -> Weights:
     """Without what stands before all names alike, as where a network was a part of something larger."""
     own = model.state_dict()
     # A count that torch's averages of a network keep beside it.
-    weights = {name: tensor for name, tensor in weights.items() if name != "n_averaged" or name in own}
+    weights = {name: tensor for name, tensor in weights.items() if name != "n_averaged" or name in own} or weights
     while not any(name in own for name in weights):
         prefix = next(iter(weights)).partition(".")[0] + "."
         if prefix[:-1].isdigit() or any(not name.startswith(prefix) for name in weights):

@@ -1,5 +1,6 @@
 """Where training images lie, and how batches of them reach the device."""
 
+import multiprocessing
 import os
 import signal
 import threading
@@ -9,7 +10,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from functools import partial
 from itertools import islice
 from typing import ClassVar, Literal
 
@@ -136,7 +136,7 @@ class _Files(Dataset[torch.Tensor]):
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
-def _work_for(run: int, worker: int) -> None:
+def _work_for_run(worker: int) -> None:
     """A worker goes on until its run ends: a terminal and `timeout` send a stop to all processes of a group.
 
     It ends with the process that started it, also where that one is killed. torch's workers look for it too, but
@@ -144,12 +144,13 @@ def _work_for(run: int, worker: int) -> None:
     """
     for number in _STOPS:
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(run,), daemon=True).start()
+    threading.Thread(target=_end_with_run, daemon=True).start()
 
 
-def _end_with(run: int) -> None:
-    while os.getppid() == run:
-        time.sleep(1)
+def _end_with_run() -> None:
+    run = multiprocessing.parent_process()
+    assert run is not None
+    run.join()
     os._exit(1)
 
 
@@ -181,7 +182,7 @@ class FileFeed(Feed):
             collate_fn=torch.stack,
             num_workers=self._workers,
             pin_memory=self.device.type == "cuda",
-            worker_init_fn=partial(_work_for, os.getpid()),
+            worker_init_fn=_work_for_run,
         )
         with _stops_held_back():
             source = iter(loader)

@@ -208,7 +208,7 @@ class Trainer:
         check_collapse(epoch, sums, self.state.top_accuracy, self.learnt)
         assert self.state.examples is not None
         negative = bool((self.state.examples[ROWS.index("weight")] < 0).any())
-        check_signs(epoch, self.method.weight.registered_name, self.world.any(negative))
+        check_signs(epoch, self.method.at(epoch).weight.registered_name, self.world.any(negative))
 
     def _look(self, epoch: int, metrics: dict[str, Any]) -> bool:
         """Judge the model where due; is it the best so far on the held-out images?"""

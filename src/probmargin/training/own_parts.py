@@ -66,7 +66,7 @@ def _try_attack(attack: Attack, network: Network, batch: Batch, level: TraceLeve
     if level != "none" and result.trace is None:
         raise UsageError(f"attack {name!r} returns no trace, which the margin reads: return AttackResult(x_adv, trace)")
     check_ball_fields(f"attack {name!r}", type(attack))
-    norm, eps = vars(attack)["norm"], float(vars(attack)["eps"])
+    norm, eps = (getattr(attack, field) for field in ("norm", "eps"))
     check_eps(norm, eps)
     inside = int(inside_threat_model(result.x_adv, x, norm, eps).sum())
     if inside < len(x):
