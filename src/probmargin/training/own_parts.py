@@ -8,9 +8,10 @@ from torch import nn
 
 from probmargin.attacks.attack import Attack
 from probmargin.attacks.balls import check_eps
-from probmargin.core.batch import BatchView, LossTerms, TraceLevel
+from probmargin.core.batch import BatchView, TraceLevel
 from probmargin.core.errors import UsageError
 from probmargin.core.noise import fresh_noise
+from probmargin.core.types import PerExample
 from probmargin.core.words import radius
 from probmargin.data.dataset import ImageSet
 from probmargin.evaluation.own_code import is_ours
@@ -20,7 +21,7 @@ from probmargin.methods.plain import COMPONENTS
 from probmargin.methods.plugins import check_ball_fields
 from probmargin.models.own import failed
 from probmargin.training.network import Network
-from probmargin.training.step import Batch, alone, attack_batch, per_example, view_of
+from probmargin.training.step import Batch, alone, attack_batch, loss_terms, per_example, view_of
 
 T = TypeVar("T")
 _IMAGES = 8
@@ -77,39 +78,29 @@ def _try_attack(attack: Attack, network: Network, batch: Batch, level: TraceLeve
 
 
 def _try_weights(view: BatchView, method: Method) -> None:
-    margin, weight, normalizer = method.margin, method.weight, method.normalizer
-    margins = _called("margin", margin, lambda: per_example("margin", margin, margin(view), view))
-    raw = _called("weight", weight, lambda: per_example("weight", weight, weight(margins), view))
-    scaled = _called(
-        "normalizer", normalizer, lambda: per_example("normalizer", normalizer, normalizer(raw, reduce=alone), view)
-    )
-    for kind, part, values in (
-        ("margin", margin, margins),
-        ("weight", weight, raw),
-        ("normalizer", normalizer, scaled),
-    ):
-        if _is_own(part) and not bool(values.isfinite().all()):
-            raise UsageError(
-                f"{kind} {part.registered_name!r} gives a value that is not a number: look at what it divides by"
-            )
-        if _is_own(part) and kind != "margin" and bool((values < 0).any()):
-            raise UsageError(
-                f"{kind} {part.registered_name!r} gives {float(values.min()):.4g} to an example of margin "
-                f"{float(margins[values.argmin()]):.4g}: return 0 or more, as values.clamp(min=0) does"
-            )
-    _called("objective", method.objective, lambda: _terms(method, view))
+    margins = _values("margin", method.margin, lambda: method.margin(view), view)
+    raw = _values("weight", method.weight, lambda: method.weight(margins), view)
+    scaled = _values("normalizer", method.normalizer, lambda: method.normalizer(raw, reduce=alone), view)
+    _check_signs("weight", method.weight, raw, margins)
+    _check_signs("normalizer", method.normalizer, scaled, margins)
+    _called("objective", method.objective, lambda: loss_terms(view, method))
 
 
-def _terms(method: Method, view: BatchView) -> LossTerms:
-    found = method.objective(view)
-    if not isinstance(found, LossTerms):
+def _values(kind: str, part: Any, call: Callable[[], PerExample], view: BatchView) -> PerExample:
+    """One finite value an example."""
+    values = _called(kind, part, lambda: per_example(kind, part, call(), view))
+    if _is_own(part) and not bool(values.isfinite().all()):
+        name = part.registered_name
+        raise UsageError(f"{kind} {name!r} gives a value that is not a number: look at what it divides by")
+    return values
+
+
+def _check_signs(kind: str, part: Any, values: PerExample, margins: PerExample) -> None:
+    if _is_own(part) and bool((values < 0).any()):
         raise UsageError(
-            f"objective {method.objective.registered_name!r} returns {type(found).__name__}: return "
-            "LossTerms(weighted, plain)"
+            f"{kind} {part.registered_name!r} gives {float(values.min()):.4g} to an example of margin "
+            f"{float(margins[values.argmin()]):.4g}: return 0 or more, as values.clamp(min=0) does"
         )
-    for terms in (found.weighted, found.plain):
-        per_example("objective", method.objective, terms, view)
-    return found
 
 
 def _called(kind: str, part: Any, call: Callable[[], T]) -> T:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from probmargin.attacks.attack import Attack
-from probmargin.core.batch import AttackResult, BatchView, TraceLevel
+from probmargin.core.batch import AttackResult, BatchView, LossTerms, TraceLevel
 from probmargin.core.errors import UsageError
 from probmargin.core.losses import is_correct
 from probmargin.core.noise import Noise
@@ -134,15 +134,23 @@ def per_example(kind: str, part: object, values: PerExample, view: BatchView) ->
     return values
 
 
+def loss_terms(view: BatchView, method: Method) -> LossTerms:
+    """Both parts of the loss, one value an example each."""
+    terms = method.objective(view)
+    if not isinstance(terms, LossTerms):
+        name = getattr(method.objective, "registered_name", type(method.objective).__name__)
+        raise UsageError(f"objective {name!r} returns {type(terms).__name__}: return LossTerms(weighted, plain)")
+    for part in (terms.weighted, terms.plain):
+        per_example("objective", method.objective, part, view)
+    return terms
+
+
 def batch_loss(view: BatchView, method: Method, weight: PerExample, reduce: Reduce = alone) -> torch.Tensor:
     """The mean over the global batch (or the sum) of weight * weighted + plain: the only reduction in the package.
 
     Each process holds its own examples' share of the global mean; gradients are to be summed over processes.
     """
-    terms = method.objective(view)
-    for part in (terms.weighted, terms.plain):
-        per_example("objective", method.objective, part, view)
-    total = terms.total(weight).sum()
+    total = loss_terms(view, method).total(weight).sum()
     if method.reduction == "sum":
         return total
     count = reduce(torch.full_like(total.detach(), float(len(view.labels))))
