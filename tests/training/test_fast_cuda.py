@@ -2,10 +2,12 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
+from probmargin.core.settings import EMA
 from probmargin.data.dataset import ImageSet, image_set
 from probmargin.engine.devices import set_precision
 from probmargin.methods.method import Method
@@ -18,10 +20,10 @@ from probmargin.training.step import Batch, StepResult
 from probmargin.training.stepper import Chosen
 
 
-def cuda_state(name: str, start: dict[str, torch.Tensor]) -> TrainState:
+def cuda_state(name: str, start: dict[str, torch.Tensor], ema: EMA | None = None) -> TrainState:
     model = build_model("resnet18", num_classes=10, in_channels=3, seed=0)
     model.load_state_dict(start)
-    state = TrainState.fresh(model.cuda().train(), named(name))
+    state = TrainState.fresh(model.cuda().train(), replace(named(name), ema=ema))
     state.sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device="cuda")
     return state
 
@@ -122,3 +124,23 @@ def test_a_graph_made_in_the_middle_goes_on_as_one_made_at_the_start() -> None:
         assert state.sums is not None
         losses.append(float(state.sums[1]))
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
+def test_the_average_of_captured_steps_takes_the_share_of_each_step() -> None:
+    train, method, ema = cuda_data(32), named("at"), EMA(decay=0.9)
+    start = build_model("resnet18", num_classes=10, in_channels=3, seed=0).state_dict()
+    state = cuda_state("at", start, ema)
+    stepper = GraphStepper(Network(state.model), state, train, method.augment, 0)
+    stepper.prepare(32)
+    stepper.say = pytest.fail
+    draws = torch.zeros(32, 3, dtype=torch.int64, device="cuda")
+    name, parameter = next(iter(state.model.named_parameters()))
+    expected = parameter.detach().clone()
+    for number in range(4):
+        stepper(method.at(99), 99, 0.01, Chosen(torch.arange(32, device="cuda"), draws))
+        decay = ema.decay_after(number)
+        expected = decay * expected + (1 - decay) * parameter.detach()
+    assert state.average is not None
+    torch.testing.assert_close(state.average.tensors[name], expected, rtol=1e-5, atol=1e-6)
