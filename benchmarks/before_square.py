@@ -1,8 +1,9 @@
-"""What AutoAttack's first three attacks left standing, of runs whose fourth, Square, was not carried through.
+"""What AutoAttack's attacks left standing, of runs whose last ones, Square above all, were not carried through.
 
     python -m benchmarks.before_square RUN RUN ... --out FILE
 
-Reads what an evaluation stored as it went on; an attack counts where it has looked at all that stood before it.
+Reads what an evaluation stored as it went on; an attack counts where it has looked at all that stood before it. Runs
+are compared after the last attack that counts in all of them, Square left out: it broke none where it was run.
 """
 
 import argparse
@@ -49,17 +50,14 @@ def _folder(run: Path, weights: str | None) -> Path:
     return max(found, key=lambda folder: len(list(folder.iterdir())))
 
 
-def row(run: Path) -> dict[str, Any]:
-    """A run's accuracies after each attack, and who stands after the third."""
+def row(run: Path, found: dict[str, np.ndarray], stage: str) -> dict[str, Any]:
+    """A run's accuracies after each attack, and who stands after the one at which runs are compared."""
     record = json.loads((run / "record.json").read_text(encoding="utf-8"))
-    found = standing(run)
-    if STAGES[2] not in found:
-        raise SystemExit(f"{run}: {STAGES[2]} is unfinished; run probmargin evaluate {run} --attacks nat,aa")
     return {
         "run": record["id"],
         "seed": record["seed"],
-        "robust_accuracy": {stage: round(float(right.mean()), 4) for stage, right in found.items()},
-        "correct": "".join("1" if right else "0" for right in found[STAGES[2]].tolist()),
+        "robust_accuracy": {name: round(float(right.mean()), 4) for name, right in found.items()},
+        "correct": "".join("1" if right else "0" for right in found[stage].tolist()),
     }
 
 
@@ -69,12 +67,16 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
-    rows = [row(run) for run in options.runs]
+    found = {run: standing(run) for run in options.runs}
+    reached = [stage for stage in STAGES[:-1] if all(stage in stages for stages in found.values())]
+    if not reached:
+        raise SystemExit("a run has no finished attack: run probmargin evaluate RUN --attacks nat,aa")
+    rows = [row(run, stages, reached[-1]) for run, stages in found.items()]
     for one in rows:
         sys.stdout.write(f"{one['run']}: {one['robust_accuracy']}\n")
     record = json.loads((options.runs[0] / "record.json").read_text(encoding="utf-8"))
     told = {key: record[key] for key in ("hardware", "versions", "commit", "seed")}
-    write_json(options.out, {"id": options.out.stem, "rows": rows, **told})
+    write_json(options.out, {"id": options.out.stem, "stage": reached[-1], "rows": rows, **told})
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from probmargin.evaluation.autoattack import VERSIONS
 from probmargin.experiments.catalogue import find
@@ -128,9 +129,12 @@ def open_question(results: Path) -> str:
 
 
 def before_square(results: Path) -> str:
-    """The two-by-two under AutoAttack's first three attacks, whose fourth was not carried through in every row."""
+    """The two-by-two attack by attack, where AutoAttack was not carried through in every row.
+
+    Rows of a seed are compared after the last attack that all of them went through.
+    """
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob(BEFORE_SQUARE))]
-    rows = {row.id: {} for row in TWO_BY_TWO.rows}  # type: dict[str, dict[int, str]]
+    rows: dict[str, dict[int, str]] = {row.id: {} for row in TWO_BY_TWO.rows}
     after: list[list[str]] = []
     for one in (one for record in found for one in record["rows"]):
         (name,) = (name for name in rows if one["run"] == f"cifar10-resnet18-{name}-s{one['seed']}")
@@ -142,13 +146,18 @@ def before_square(results: Path) -> str:
     if not after:
         return "None of these rows has a record yet.\n"
     column = make_grid(TWO_BY_TWO).columns[4]
-    pairs = [compare(contrast, column, rows) for contrast in TWO_BY_TWO.contrasts]
-    texts = [comparison_texts(one) for one in pairs if one is not None]
+    pairs = [one for contrast in TWO_BY_TWO.contrasts if (one := compare(contrast, column, rows))]
     head = ["row", "seed", *(f"after {stage}" for stage in VERSIONS["standard"])]
-    told = markdown_table(
-        ["difference after fab-t", "points", "images"], [[text[0], text[2], text[3]] for text in texts]
-    )
+    seeds = [f"seed {record['seed']}, after {record['stage']}" for record in found]
+    told = markdown_table(["difference", "points", *seeds], [_by_seed(one, found) for one in pairs])
     return f"{markdown_table(head, after)}\n\n{told}\n"
+
+
+def _by_seed(one: Comparison, records: list[dict[str, Any]]) -> list[str]:
+    """A difference over all seeds, and of each."""
+    single = dict(zip(one.seeds, one.seed_differences, strict=True))
+    text = comparison_texts(one)
+    return [text[0], text[2], *(f"{single[record['seed']]:+.2f}" for record in records)]
 
 
 def reproduction(results: Path) -> str:

@@ -135,18 +135,32 @@ def test_the_question_stays_open_until_the_two_by_two_is_run(parts: Any, tmp_pat
 def test_what_the_page_says_of_weights_and_attack_in_words_is_so(parts: Any, tmp_path: Path) -> None:
     assert parts["before-square"](tmp_path) == "None of these rows has a record yet.\n"
     after, told = parts["before-square"](ROOT / "results").split("\n\n")[:2]
-    assert [cells[-1] == "unfinished" for cells in cells_of(after)] == [False, False, True, True]
-    assert [cells[-1] == cells[-2] for cells in cells_of(after)] == [True, True, False, False], "Square broke none"
-    (square,) = (table for table in kept_tables(ROOT / "results") if table.spec.name == "two-by-two")
-    nat = {one.contrast.title: one.interval for one in square.comparisons if one.column.title == "NAT"}
+    fab, square = ([row for row in cells_of(after) if row[place] != "unfinished"] for place in (4, 5))
+    lost = sorted(round(100 * (float(row[3][:-1]) - float(row[4][:-1]))) for row in fab)
+    assert lost == [0, 0, 0, 0, 4], "images that FAB-T broke"
+    assert [row[4] == row[5] for row in square] == [True] * 3, "Square broke none"
+    (table,) = (table for table in kept_tables(ROOT / "results") if table.spec.name == "two-by-two")
+    nat = {one.contrast.title: one.interval for one in table.comparisons if one.column.title == "NAT"}
+    assert {len(one.seeds) for one in table.comparisons if one.column.title == "NAT"} == {2}
     robust = {}
     for cells in cells_of(told):
-        low, high = re.findall(r"[-+]\d+\.\d+", cells[1])[1:]
-        robust[cells[0]] = (float(low), float(high))
-    assert 0 < robust["weights"][0] < 0.5 < robust["weights"][1] < 1
-    assert robust["CE attack"][0] < 0 < robust["CE attack"][1] < 1
+        middle, low, high = (float(number) for number in re.findall(r"[-+]\d+\.\d+", cells[1]))
+        robust[cells[0]] = (low, middle, high)
+    assert 0 < robust["weights"][0] < 0.5 < robust["weights"][2] < 1
+    assert robust["interaction: weights under CE - under KL"][2] < 0
+    assert (
+        0
+        < robust["trades-official-ce - trades-official-kl"][0]
+        < robust["trades-official-ce - trades-official-kl"][1]
+        < 0.5
+    )
+    assert (
+        robust["mail-trades-official-ce - mail-trades-official-kl"][1]
+        < 0
+        < robust["mail-trades-official-ce - mail-trades-official-kl"][2]
+    )
     costs = [
-        square.comparisons[0].difference,
+        table.comparisons[0].difference,
         *(nat[f"{row} - {row.removeprefix('mail-')}"][0] for row in SQUARE[1::2]),
     ]
     assert all(-2.5 < cost < -1 for cost in costs)

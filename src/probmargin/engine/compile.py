@@ -1,6 +1,7 @@
 """Compiling callables, with a cache that outlives the process."""
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -24,6 +25,8 @@ def compiled(call: Callable[..., Any], mode: CompileMode, *, dynamic: bool = Fal
     if mode == "off":
         return call
     allow_many_compilations()
+    # What computes in float32 here is meant to: verdicts and the heads of searches.
+    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
     chosen = "max-autotune-no-cudagraphs" if mode == "max-autotune" else None
     result: Callable[..., Any] = torch.compile(call, dynamic=None if dynamic else False, mode=chosen)
     return result

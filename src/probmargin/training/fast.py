@@ -204,6 +204,8 @@ def fast_stepper(
 ) -> GraphStepper:
     """The fast path for a state and data on CUDA."""
     torch.backends.cudnn.benchmark = True
+    # A warm-up runs on a stream of its own and is waited for: nothing that users could mend.
+    torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
     network = FastNetwork(state.model, precision, mode, image_shape=train.images.shape[1:])
     stepper = GraphStepper(network, state, train, method.augment, seed)
     stepper.prepare(method.batch_size)
