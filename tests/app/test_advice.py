@@ -21,7 +21,7 @@ from probmargin.experiments import demo, local, reproduce
 from probmargin.methods.resolve import METHODS, resolve
 from probmargin.models.build import build_model
 from probmargin.runs.run import open_run
-from probmargin.training.guards import idle_weights, short_reach
+from probmargin.training.guards import idle_weights, rate_of_sgd, short_reach
 
 QUICK = ("--epochs", "2", "--set", "attack.num_steps=1", "--device", "cpu", "--model", "small-cnn")
 
@@ -257,6 +257,13 @@ def test_an_attack_that_does_not_reach_its_ball_does_by_the_step_that_is_named(s
     assert line is not None
     settings["attack.step_size"] = line.rpartition("attack.step_size=")[2]
     assert short_reach(resolve("at", data="digits", settings=settings)) is None
+
+
+def test_a_rate_of_sgd_is_not_left_to_adamw_in_silence() -> None:
+    settings: dict[str, Any] = {"optimizer": "adamw", "lr": 0.01}
+    assert "wants --set lr=0.001 or less" in (rate_of_sgd(resolve("at", settings=settings)) or "")
+    assert rate_of_sgd(resolve("at", settings=settings | {"lr": 0.002})) is None
+    assert rate_of_sgd(resolve("at", settings={"lr": 0.1})) is None
 
 
 @pytest.mark.parametrize(

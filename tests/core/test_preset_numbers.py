@@ -17,6 +17,7 @@ PAPER: Row = {
     "lr_decay": 0.1,
     "lr_schedule": "step",
     "lr_per": "epoch",
+    "optimizer": "sgd",
     "momentum": 0.9,
     "nesterov": False,
     "weight_decay": 0.0035,

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -20,10 +21,10 @@ from probmargin.training.step import Batch, StepResult
 from probmargin.training.stepper import Chosen
 
 
-def cuda_state(name: str, start: dict[str, torch.Tensor], ema: EMA | None = None) -> TrainState:
+def cuda_state(name: str, start: dict[str, torch.Tensor], **settings: Any) -> TrainState:
     model = build_model("resnet18", num_classes=10, in_channels=3, seed=0)
     model.load_state_dict(start)
-    state = TrainState.fresh(model.cuda().train(), replace(named(name), ema=ema))
+    state = TrainState.fresh(model.cuda().train(), replace(named(name), **settings))
     state.sums = torch.zeros(NUM_SUMS, dtype=torch.float64, device="cuda")
     return state
 
@@ -98,8 +99,9 @@ def test_captured_steps_agree_with_eager_ones_for_every_method(
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore")
-def test_a_graph_made_in_the_middle_goes_on_as_one_made_at_the_start() -> None:
-    """Capturing leaves no trace in weights, momentum or sums."""
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_graph_made_in_the_middle_goes_on_as_one_made_at_the_start(optimizer: str) -> None:
+    """Capturing leaves no trace in weights, sums or what the optimizer remembers."""
     set_precision("fp32")
     torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = False, True
     train, method = cuda_data(96), named("mail-at")
@@ -107,20 +109,20 @@ def test_a_graph_made_in_the_middle_goes_on_as_one_made_at_the_start() -> None:
     draws = torch.zeros(32, 3, dtype=torch.int64, device="cuda")
     losses = []
     for cut in (False, True):
-        state = cuda_state("mail-at", start)
+        state = cuda_state("mail-at", start, optimizer=optimizer)
         stepper = GraphStepper(Network(state.model), state, train, method.augment, 0)
         stepper.prepare(32)
         for number in range(3):
             if cut and number == 1:
                 saved = state.checkpoint({})
-                again = cuda_state("mail-at", start)
+                again = cuda_state("mail-at", start, optimizer=optimizer)
                 again.restore(saved)
                 again.sums = state.sums
                 stepper = GraphStepper(Network(again.model), again, train, method.augment, 0)
                 stepper.prepare(32)
                 state = again
             positions = torch.arange(32 * number, 32 * number + 32, device="cuda")
-            stepper(method.at(99), 99, 0.01, Chosen(positions, draws))
+            stepper(method.at(99), 99, 0.01 if optimizer == "sgd" else 1e-4, Chosen(positions, draws))
         assert state.sums is not None
         losses.append(float(state.sums[1]))
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
@@ -131,7 +133,7 @@ def test_a_graph_made_in_the_middle_goes_on_as_one_made_at_the_start() -> None:
 def test_the_average_of_captured_steps_takes_the_share_of_each_step() -> None:
     train, method, ema = cuda_data(32), named("at"), EMA(decay=0.9)
     start = build_model("resnet18", num_classes=10, in_channels=3, seed=0).state_dict()
-    state = cuda_state("at", start, ema)
+    state = cuda_state("at", start, ema=ema)
     stepper = GraphStepper(Network(state.model), state, train, method.augment, 0)
     stepper.prepare(32)
     stepper.say = pytest.fail

@@ -54,7 +54,7 @@ def constant(stepper: Stepper) -> None:
     *_, weight, bias = stepper.state.model.parameters()
     weight.zero_()
     bias.copy_(torch.tensor([0.0, 9.0]))
-    stepper.state.forget_momentum()
+    stepper.state.memory.forget()
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,14 @@ from probmargin.attacks.balls import project, random_start
 from probmargin.attacks.lm_pgd import LMPGD
 from probmargin.attacks.pgd import PGD
 from probmargin.core.batch import AttackResult
+from probmargin.core.errors import UsageError
 from probmargin.core.settings import AWP, EMA
 from probmargin.methods.resolve import resolve
 from probmargin.runs.run import open_run
 from probmargin.training import step
+from probmargin.training.optimizer import make_optimizer
 from probmargin.training.perturbation import perturbed_weights
-from probmargin.training.state import TrainState, make_optimizer
+from probmargin.training.state import TrainState
 
 BATCHES = 4
 """Batches in an epoch of the blobs: 64 images, 16 at a time."""
@@ -73,6 +75,73 @@ def test_one_step_in_plain_numbers() -> None:
     model.weight.grad = torch.full_like(model.weight, 0.5)
     make_optimizer(model, method).step()
     assert model.weight.item() == pytest.approx(1.85)
+
+
+def adamw_by_hand(start: float, gradients: list[float], *, decay: float) -> float:
+    value, mean, square = start, 0.0, 0.0
+    for number, slope in enumerate(gradients, start=1):
+        value -= 0.1 * decay * value
+        mean, square = 0.5 * mean + 0.5 * slope, 0.999 * square + 0.001 * slope**2
+        value -= 0.1 * mean / (1 - 0.5**number) / (math.sqrt(square / (1 - 0.999**number)) + 1e-8)
+    return value
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.25])
+def test_adamw_takes_the_recipes_rate_momentum_and_decay(decay: float) -> None:
+    model, gradients = one_weight(), [0.5, -0.25, 1.0]
+    optimizer = make_optimizer(model, recipe("standard", optimizer="adamw", lr=0.1, momentum=0.5, weight_decay=decay))
+    for gradient in gradients:
+        model.weight.grad = torch.full_like(model.weight, gradient)
+        optimizer.step()
+    assert model.weight.item() == pytest.approx(adamw_by_hand(2.0, gradients, decay=decay))
+    assert model.bias.item() == -1.0
+
+
+def weight_after(state: TrainState, *gradients: float) -> float:
+    """One step a gradient."""
+    weight = next(state.model.parameters())
+    for gradient in gradients:
+        for parameter in state.model.parameters():
+            parameter.grad = torch.full_like(parameter, gradient)
+        state.optimizer.step()
+    return weight.item()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_memory_that_is_filled_or_read_back_changes_no_step(optimizer: str) -> None:
+    method = recipe("standard", optimizer=optimizer, lr=0.1, momentum=0.5)
+    expected = weight_after(TrainState.fresh(one_weight(), method), 0.5, -0.25, 1.0)
+    state, again = (TrainState.fresh(one_weight(), method) for _ in range(2))
+    state.memory.fill()
+    weight_after(state, 0.5)
+    state.memory.fill()
+    again.restore(state.checkpoint({}).copied())
+    assert weight_after(state, -0.25, 1.0) == weight_after(again, -0.25, 1.0) == expected
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_forgotten_memory_is_that_of_before_the_first_step(optimizer: str) -> None:
+    method = recipe("standard", optimizer=optimizer, lr=0.1, momentum=0.5)
+    state = TrainState.fresh(one_weight(), method)
+    late = TrainState.fresh(one_weight(weight_after(state, 0.5)), method)
+    state.memory.forget()
+    assert weight_after(state, -0.25, 1.0) == weight_after(late, -0.25, 1.0)
+
+
+def test_a_run_with_adamw_learns_and_goes_on_to_the_bit(tmp_path: Path) -> None:
+    method = recipe("mail-at", epochs=4, optimizer="adamw", lr=0.01)
+    whole, path = fit(tmp_path / "whole", method)
+    assert open_run(path).metrics[-1]["robust_accuracy"] > 0.8
+    fit(tmp_path / "part", replace(method, epochs=2))
+    forked, _ = fit(tmp_path / "fork", method, fork=f"{tmp_path / 'part'}@2")
+    assert all(torch.equal(forked[name], tensor) for name, tensor in whole.items())
+    with pytest.raises(UsageError, match="optimizer is 'adamw' there and 'sgd' here"):
+        fit(tmp_path / "other", replace(method, optimizer="sgd"), fork=f"{path}@2")
+
+
+def test_nesterov_goes_with_sgd_alone() -> None:
+    with pytest.raises(UsageError, match="nesterov goes with sgd alone"):
+        recipe("at", optimizer="adamw", nesterov=True)
 
 
 @contextmanager

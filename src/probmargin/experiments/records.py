@@ -11,7 +11,7 @@ from probmargin.core.records import canonical_hash
 from probmargin.engine.files import holds_json, read_json, read_json_object, write_json, written_aside
 from probmargin.engine.shapes import misfit_record
 from probmargin.evaluation.earlier import is_alike, joined_results, kept_apart
-from probmargin.methods.plain import from_plain
+from probmargin.methods.plain import completed
 from probmargin.reporting.cells import evaluations, is_finished, weights_of
 from probmargin.runs.run import Run
 
@@ -54,7 +54,8 @@ def _read(path: Path) -> Record | None:
     if path.name != "record.json" and path.stem != record["id"]:
         raise UsageError(f"{path} is refused: it holds the record of {record['id']}; name it {record['id']}.json")
     if record.get("recipe_hash") == canonical_hash(record["recipe"]):
-        _complete(record)
+        recipe = completed(record["recipe"])
+        record |= {"recipe": recipe, "recipe_hash": canonical_hash(recipe)}
     return record
 
 
@@ -91,15 +92,6 @@ def _joined(record: Record, copy: Record) -> Record:
     others = kept_apart(known[1:], known[0])
     alone = {key: value for key, value in record.items() if key != "evaluations"}
     return {**alone, "evaluation": known[0]} | ({"evaluations": others} if others else {})
-
-
-def _complete(record: Record) -> None:
-    """Write a recipe out as today's code would: a setting that came later has its default in an older record."""
-    try:
-        recipe = from_plain(record["recipe"])
-    except UsageError:
-        return
-    record |= {"recipe": recipe.plain(), "recipe_hash": recipe.hash()}
 
 
 def keep_record(folder: Path, record: Record) -> None:

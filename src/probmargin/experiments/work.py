@@ -4,7 +4,6 @@ import functools
 import re
 import shutil
 import traceback
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from probmargin.engine import checkpoints
 from probmargin.engine.lock import LOCK, held
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.methods.method import Method
-from probmargin.methods.plain import from_plain
+from probmargin.methods.plain import completed
 from probmargin.reporting.cells import deviation, is_finished, verdicts
 from probmargin.reporting.spec import ColumnSpec
 from probmargin.runs.run import Run
@@ -125,8 +124,7 @@ class Task:
 def _recipe_hash(record: dict[str, Any]) -> Any:
     """As today's code hashes the recipe: a setting that came later has its default in an older record."""
     if record.get("recipe_hash") == canonical_hash(record["recipe"]):
-        with suppress(UsageError):
-            return from_plain(record["recipe"]).hash()
+        return canonical_hash(completed(record["recipe"]))
     return record.get("recipe_hash")
 
 

@@ -49,7 +49,10 @@ class Method:
     lr_schedule: Literal["step", "cosine"] = "step"
     lr_per: Literal["epoch", "iteration"] = "epoch"
     """`iteration`: time is epoch + (batch + 1) / batches, so a drop comes with the last batch before a milestone."""
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    """adamw is for transformers; the methods here were published with sgd."""
     momentum: float = 0.9
+    """Of adamw the first beta; its second is 0.999."""
     nesterov: bool = False
     weight_decay: float = 0.0035
     """On all parameters."""
@@ -91,6 +94,8 @@ class Method:
             raise UsageError(
                 f"lr_decay needs a factor for each of {len(self.lr_milestones)} milestones: give so many, or one in all"
             )
+        if self.nesterov and self.optimizer != "sgd":
+            raise UsageError("nesterov goes with sgd alone: --set optimizer=sgd, or leave nesterov out")
         if self.nesterov and self.momentum == 0:
             raise UsageError("nesterov needs a momentum above 0: --set momentum=0.9")
         self._check_times()

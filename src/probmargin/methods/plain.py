@@ -54,6 +54,20 @@ def from_plain(plain: Mapping[str, Any]) -> Method:
     return Method(**settings)
 
 
+def completed(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe as today's code writes it: a setting that came later has its default; one it cannot read stays.
+
+    >>> from probmargin.methods.resolve import named
+    >>> older = {key: value for key, value in named("at").plain().items() if key != "optimizer"}
+    >>> completed(older) == named("at").plain()
+    True
+    """
+    try:
+        return from_plain(plain).plain()
+    except UsageError:
+        return dict(plain)
+
+
 def _field(key: str, value: Any, hint: Any) -> Any:
     if key in _OPTIONAL and (value is None or value in ("none", "null")):
         return None

@@ -122,7 +122,7 @@ class GraphStepper(Stepper):
         self._graph: tuple[str, torch.cuda.CUDAGraph] | None = None
         self._is_broken = False
         self.is_fused = True
-        self.state.fill_momentum()
+        self.state.memory.fill()
 
     def __call__(self, now: Method, epoch: int, lr: float, chosen: Chosen) -> None:
         """Take one step at a learning rate; `now` is the recipe as it is in this epoch."""
@@ -193,10 +193,10 @@ class GraphStepper(Stepper):
         """Everything a step writes."""
         assert self._sums is not None
         average = list(self.state.average.tensors.values()) if self.state.average else []
-        momentum = [entry["momentum_buffer"] for entry in self.state.optimizer.state.values()]
+        memory = self.state.memory.named().values()
         examples = [] if self.state.examples is None else [self.state.examples]
         model = self.state.model
-        return [*model.parameters(), *model.buffers(), *momentum, *average, *examples, self._sums]
+        return [*model.parameters(), *model.buffers(), *memory, *average, *examples, self._sums]
 
 
 def fast_stepper(

@@ -15,6 +15,7 @@ from probmargin.engine.checkpoints import Checkpoint
 from probmargin.engine.files import append_json_line, write_json, written_aside
 from probmargin.engine.lock import LOCK
 from probmargin.methods.method import Method
+from probmargin.methods.plain import completed
 from probmargin.runs.run import Run
 from probmargin.training.agreement import differences
 from probmargin.training.examples import Dynamics
@@ -95,7 +96,8 @@ class Beginning:
             return False
         if not self.resume:
             raise UsageError(f"{run.path} already holds a run; go on with --resume, or choose another --out")
-        found = differences(run.record, json.loads(json.dumps(self.identity)))
+        known = run.record | {"recipe": completed(run.record["recipe"])}
+        found = differences(known, json.loads(json.dumps(self.identity)))
         origin = run.record.get("forked_from")
         wanted = described(self.fork, run.record) if self.fork else origin
         if wanted:

@@ -53,8 +53,8 @@ def check_fork(fork: Fork, method: Method, identity: dict[str, Any], num_example
     record = fork.run.record
     wanted = {key: identity[key] for key in _SAME}
     found = differences({key: record.get(key) for key in _SAME}, wanted)
-    # These two decide every step, whatever a phase says.
-    fixed = ("momentum", "nesterov", "weight_decay", "batch_size")
+    # These decide every step, whatever a phase says.
+    fixed = ("optimizer", "momentum", "nesterov", "weight_decay", "batch_size")
     found += differences({k: parent.plain()[k] for k in fixed}, {k: method.plain()[k] for k in fixed})
     if not found:
         found = recipe_differences(parent, method, fork.epochs, math.ceil(num_examples / method.batch_size))

@@ -93,6 +93,17 @@ def averages(method: Method) -> str | None:
     )
 
 
+_ADAMW_RATE = 0.01
+"""Learning rates from here on are SGD's."""
+
+
+def rate_of_sgd(method: Method) -> str | None:
+    """A line on a learning rate that a recipe of SGD has left to AdamW; None where it is small enough."""
+    if method.optimizer != "adamw" or method.lr < _ADAMW_RATE:
+        return None
+    return f"lr {method.lr:g} is a rate for sgd: adamw, whose steps are all about lr long, wants --set lr=0.001 or less"
+
+
 def idle_weights(method: Method) -> str | None:
     """A line on weights or a margin that never come into play; None where they do."""
     later = {path.partition(".")[0] for phase in method.phases for path in phase.set}

@@ -149,7 +149,7 @@ class Trainer:
         if state.batch == 0:
             state.begin_epoch(epoch)
             if self.method.fresh_momentum_at(epoch):
-                state.forget_momentum()
+                state.memory.forget()
         began, images = time.perf_counter(), 0
         now = self.method.at(epoch)
         to_training_mode(state.model)

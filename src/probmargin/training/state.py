@@ -10,7 +10,7 @@ from torch import nn
 
 from probmargin.engine.checkpoints import Checkpoint, joined
 from probmargin.methods.method import Method
-from probmargin.models.checks import trained_parameters
+from probmargin.training.optimizer import Memory, make_optimizer
 from probmargin.training.perturbation import MovingAverage
 
 NUM_SUMS = 8
@@ -18,27 +18,12 @@ _MANY = 10**9
 """Steps after which an average keeps its full decay, whatever it is."""
 
 
-def make_optimizer(model: nn.Module, method: Method) -> torch.optim.SGD:
-    """Stochastic gradient descent over the parameters that are trained; decay on all of them."""
-    trained = trained_parameters(model)
-    on_cuda = trained[0].is_cuda
-    return torch.optim.SGD(
-        trained,
-        # A tensor, so that a captured step sees every change of the rate.
-        lr=torch.tensor(method.lr, device=trained[0].device) if on_cuda else method.lr,
-        momentum=method.momentum,
-        weight_decay=method.weight_decay,
-        nesterov=method.nesterov,
-        fused=on_cuda,
-    )
-
-
 @dataclass
 class TrainState:
     """Where a run stands: tensors, and how far it has come."""
 
     model: nn.Module
-    optimizer: torch.optim.SGD
+    optimizer: torch.optim.Optimizer
     average: MovingAverage | None
     epoch: int = 0
     """Epochs behind us; with `batch` > 0, the epoch (from 0) that was under way."""
@@ -68,13 +53,10 @@ class TrainState:
         """The file name of this state: epochs and, within one, batches."""
         return f"state-{self.epoch:04d}" if self.batch == 0 else f"state-{self.epoch:04d}-{self.batch:05d}"
 
-    def _momentum(self) -> dict[str, torch.Tensor]:
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        buffers = {}
-        for parameter, entry in self.optimizer.state.items():
-            if entry.get("momentum_buffer") is not None:
-                buffers[names[id(parameter)]] = entry["momentum_buffer"]
-        return buffers
+    @property
+    def memory(self) -> Memory:
+        """What the optimizer remembers."""
+        return Memory(self.model, self.optimizer)
 
     def before_step(self, lr: float) -> None:
         """Use this learning rate, and the average's share of a step, from the next step on."""
@@ -91,24 +73,12 @@ class TrainState:
         if self.average:
             self.average.steps += 1
 
-    def fill_momentum(self) -> None:
-        """Give every parameter a momentum laid out as it is, zero where it had none: the next step stays the same."""
-        for parameter in self.optimizer.param_groups[0]["params"]:
-            found = self.optimizer.state[parameter].get("momentum_buffer")
-            fitting = torch.zeros_like(parameter)
-            self.optimizer.state[parameter]["momentum_buffer"] = fitting if found is None else fitting.copy_(found)
-
-    def forget_momentum(self) -> None:
-        """Leave the optimizer as if it had taken no step; in place, where a captured step looks for it."""
-        for entry in self.optimizer.state.values():
-            entry["momentum_buffer"].zero_()
-
     def checkpoint(self, facts: dict[str, Any]) -> Checkpoint:
         """The state as tensors and plain facts."""
         average = {"ema": self.average.tensors} if self.average else {}
         under_way = {"epoch": self.sums, "examples": self.examples} if self.batch else {}
         sums = {"sums": {name: tensor for name, tensor in under_way.items() if tensor is not None}}
-        tensors = joined(model=dict(self.model.state_dict()), momentum=self._momentum(), **average, **sums)
+        tensors = joined(model=dict(self.model.state_dict()), momentum=self.memory.named(), **average, **sums)
         place = {"epoch": self.epoch, "batch": self.batch, "seconds": self.seconds, "images": self.images}
         counts = {"average_steps": self.average.steps} if self.average else {}
         return Checkpoint(tensors, {**facts, **place, **counts, "best": self.best, "top_accuracy": self.top_accuracy})
@@ -116,11 +86,7 @@ class TrainState:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Become the saved state."""
         self.model.load_state_dict(checkpoint.part("model"))
-        parameters = dict(self.model.named_parameters())
-        self.optimizer.state.clear()
-        for name, buffer in checkpoint.part("momentum").items():
-            parameter = parameters[name]
-            self.optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter).copy_(buffer)
+        self.memory.restore(checkpoint.part("momentum"))
         if self.average:
             for name, tensor in checkpoint.part("ema").items():
                 self.average.tensors[name].copy_(tensor)
