@@ -22,6 +22,8 @@ from probmargin.training.drop_in import loss_recipe
 from probmargin.training.network import Network
 from probmargin.training.perturbation import perturbed_weights
 from probmargin.training.step import Batch, attack_batch, batch_loss, view_of, weigh
+from probmargin.weights.hinge import Hinge
+from probmargin.weights.sigmoid import Sigmoid
 
 CONTRACT = (
     "probabilistic_margin logit_margin sigmoid_weight hinge_weight step_weight gairat_weight normalize_weights at_loss "
@@ -409,3 +411,25 @@ def test_a_loader_is_judged_as_its_images_are() -> None:
         pm.evaluate(model, DataLoader([(x[0], 1), (x[1, :, :4], 2)], batch_size=1))  # type: ignore[arg-type]
     with pytest.raises(pm.UsageError, match="or a DataLoader of both, not TensorDataset"):
         pm.evaluate(model, TensorDataset(x, labels))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_that_would_pass_for_another_is_refused(seed: int) -> None:
+    model, x, labels = tiny_net(), torch.rand(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(UsageError, match="a seed must be from 0 to 2147483647"):
+        pm.evaluate(model, (x, labels), seed=seed)
+    with pytest.raises(UsageError, match="a seed must be from 0 to 2147483647"):
+        pm.mail_loss(model, x, labels, seed=seed)
+
+
+def test_bytes_of_zero_and_one_are_not_taken_for_black_pictures() -> None:
+    x = np.indices((4, 1, 8, 8)).sum(axis=0).astype(np.uint8) % 2
+    with pytest.raises(UsageError, match="hold 0 and 1 alone: pass 255 times as much, or floats"):
+        pm.evaluate(tiny_net(), (x, np.zeros(4, dtype=np.int64)))
+    assert pm.evaluate(tiny_net(), (0 * x, np.zeros(4, dtype=np.int64)), ["nat"])["num_examples"] == 4
+
+
+def test_one_name_gives_one_weighting() -> None:
+    margin = torch.linspace(-1, 1, 5)
+    assert torch.equal(pm.sigmoid_weight(margin), Sigmoid()(margin))
+    assert torch.equal(pm.hinge_weight(margin), Hinge()(margin))

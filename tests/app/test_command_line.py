@@ -236,7 +236,7 @@ GREY = np.random.default_rng(1)
     [
         (lambda root: "digits", ("--method", "mail-trade"), "did you mean mail-trades"),
         (lambda root: "digits", ("--set", "attack.eps=8"), "(0, 1]"),
-        (lambda root: "digits", ("--set", "attack.eps=0"), "(0, 1]"),
+        (lambda root: "digits", ("--set", "attack.eps=0"), "above 0, not 0"),
         (lambda root: "digits", ("--epochs", "0"), "1 or more"),
         (lambda root: "digits", ("--batch-size", "0"), "1 or more"),
         (lambda root: "digits", ("--precision", "fp16"), "fp16 is refused"),

@@ -304,6 +304,16 @@ def test_one_file_is_one_module_by_path_and_by_name_and_its_recipes_can_be_sent(
         (WEIGHT.replace("margin\n", "margin.mean()\n"), "weight=line", "weight 'line' returns shape () for 8 examples"),
         (OBJECTIVE.replace('"none"', '"mean"'), "objective=flat", "objective 'flat' returns shape () for 8 examples"),
         (OBJECTIVE.replace("LossTerms(loss, ", "(loss, "), "objective=flat", "return LossTerms(weighted, plain)"),
+        (
+            OBJECTIVE.replace("view.adv(),", "view.adv().detach(),"),
+            "objective=flat",
+            "a loss without a gradient: ",
+        ),
+        (
+            OBJECTIVE.replace("view.adv(),", "view.adv() / 0,"),
+            "objective=flat",
+            "objective 'flat' gives a value that is",
+        ),
         (OWN.replace("1.0", "2.0"), "attack=shift", "attack 'shift' leaves its ball, Linf 0.15, or [0, 1] on"),
         (
             OWN.replace("+ self", "+ oops"),

@@ -21,6 +21,7 @@ from training_runs import StopAfter
 from probmargin import cli
 from probmargin.core.errors import Interrupted
 from probmargin.data.digits import load_digits
+from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.experiments import demo
 from probmargin.experiments.gallery import Choice, make_gallery
 from probmargin.experiments.grid import full_recipe
@@ -299,4 +300,6 @@ def test_the_demo_ends_with_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "mail-trades" in text
     assert text.count('<ul class="strip">') >= 4, "weights of single images are kept"
     record = open_run(tmp_path / "demo" / "at").record
-    assert record["evaluation"]["weights"] == record["weights"], "a later evaluation keeps these results"
+    evaluate_subject(EvaluationRequest(run=tmp_path / "demo" / "at", attacks=("fgsm",), eps="0.15"), said.append)
+    assert "kept from before, under the same conditions: nat, pgd-20, cw" in said
+    assert {"versions", "hardware", "commit"} <= record["evaluation"].keys()

@@ -204,7 +204,7 @@ def test_settings_by_path() -> None:
     ("setting", "words"),
     [
         ("attack.eps=8", "(0, 1]"),
-        ("attack.eps=-1/255", "(0, 1]"),
+        ("attack.eps=-1/255", "above 0, not -0.00392"),
         ("attack.eps=abc", "not a number"),
         ("attack.eps=__import__('os')", "not a number"),
         ("attack.epsilon=0.1", "did you mean eps"),
@@ -351,3 +351,13 @@ def test_a_preset_beside_a_method_is_refused() -> None:
         resolve(named("at"), preset="official")
     assert resolve(named("mail-at", "official"), preset="official").preset == "official"
     assert resolve(named("mail-at", "official")).preset == "official"
+
+
+def test_another_objective_brings_its_own_passes() -> None:
+    for settings in ({"objective": "at"}, {"objective.name": "at"}):
+        assert resolve("mail-trades", settings=settings).passes == ("adv",)
+    assert resolve("mail-at", settings={"objective": "trades"}).passes == ("nat", "adv")
+    assert resolve("at", settings={"objective": "trades", "passes": "adv,nat"}).passes == ("adv", "nat")
+    assert resolve("trades-awp", preset="official", settings={"objective.beta": 2}).passes == ("adv", "nat", "nat")
+    later = resolve("mail-at", settings={"phases": [{"from_epoch": 50, "set": {"objective": "trades"}}]})
+    assert [later.at(epoch).passes for epoch in (49, 50)] == [("adv",), ("nat", "adv")]

@@ -89,7 +89,7 @@ def test_both_norms(norm: str) -> None:
     [
         ({"attacks": ["pgd20"]}, "did you mean pgd-20"),
         ({"eps": 8.0}, "write 8/255"),
-        ({"eps": 0.0}, "(0, 1]"),
+        ({"eps": 0.0}, "the attack nat"),
         ({"data": (torch.full((2, 1, 8, 8), torch.nan), torch.tensor([0, 1]))}, "NaN"),
         (
             {"data": (torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1]))},
@@ -167,3 +167,25 @@ def test_a_gradient_that_vanishes_is_said_where_pgd_alone_judges() -> None:
     assert found[1.0] == {"pgd-2": [], "cw": []}
     assert found[1e6]["cw"] == []
     assert "zero ce gradient at the start: gradients may be masked" in found[1e6]["pgd-2"][0]
+
+
+def test_a_label_that_comes_third_has_no_dlr_gradient_on_any_model_and_is_not_warned_of() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.rand(20, 1, 4, 4, generator=draw)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 10))
+    ranks = model(x).argsort(dim=1, descending=True)
+    labels = torch.where(torch.arange(20) < 5, ranks[:, 2], ranks[:, 0])
+    for name in ("apgd-dlr", "aa-rand"):
+        assert pm.evaluate(model, (x, labels), [name], eps=0.01)["warnings"] == []
+    stuck = nn.Sequential(model, Steps())
+    assert "20 of 20" not in str(warned := pm.evaluate(stuck, (x, labels), ["apgd-dlr"], eps=0.01)["warnings"])
+    assert "images have a zero dlr gradient at the start: gradients may be masked" in str(warned)
+    wrong = pm.evaluate(model, (x, ranks[:, 2]), ["apgd-dlr"], eps=0.01)
+    assert wrong["warnings"] == []
+
+
+class Steps(nn.Module):
+    """Logits in steps, whose gradient is zero."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * 50).round() + 0 * x

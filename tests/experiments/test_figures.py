@@ -19,9 +19,10 @@ from probmargin.experiments import figure1a, figure2, study as study_module, wor
 from probmargin.experiments.catalogue import STUDIES
 from probmargin.experiments.figure3 import places
 from probmargin.experiments.followed import Followed, Subject
-from probmargin.experiments.reproduce import dry_run, render, reproduce
+from probmargin.experiments.reproduce import _bench, dry_run, make_plan, render, reproduce
 from probmargin.experiments.request import ReproduceRequest
 from probmargin.experiments.weight_functions import measure as weight_functions
+from probmargin.experiments.work import Parent
 from probmargin.reporting.figures import DRAWINGS
 from probmargin.runs.run import Run, open_run
 
@@ -139,13 +140,23 @@ def test_a_kept_record_is_drawn_again_at_its_scale(tmp_path: Path, monkeypatch: 
     render(request("weight-functions", tmp_path / "other", scale="full"), said.append)
 
 
-def test_full_scale_names_the_command_that_makes_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_scale_trains_the_tables_runs_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    wrong = (
-        "figure1c needs .*cifar10-resnet18-at-s1.*reproduce table2 --only at,gairat,mail-at --trials 1 --data-dir DIR"
-    )
-    with pytest.raises(UsageError, match=wrong):
+    bench = _bench(request("figure1c", tmp_path, scale="full"), print)
+    tasks = {task.id: task for task in STUDIES["figure1c"].tasks(bench)}
+    assert list(tasks) == [f"cifar10-resnet18-{row}-s1" for row in ("at", "gairat", "mail-at")]
+    parent = Parent(run="cifar10-resnet18-at-s1", epochs=74)
+    assert [task.parent for task in tasks.values()] == [None, parent, parent]
+    assert all(task.has_curves and not task.columns for task in tasks.values())
+    wanted = make_plan(request("table2", tmp_path, scale="full", trials=1))
+    assert [tasks[one.task.id].recipe for one in wanted if one.task.id in tasks] == [
+        task.recipe for task in tasks.values()
+    ]
+    with pytest.raises(UsageError, match="cifar"):
         reproduce(request("figure1c", tmp_path, scale="full"), lambda _: None)
+
+
+def test_what_a_study_cannot_take_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="leave out --only"):
         reproduce(request("figure1c", tmp_path, only=("at",)), lambda _: None)
     with pytest.raises(UsageError, match="--trials"):

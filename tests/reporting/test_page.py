@@ -323,6 +323,8 @@ def test_runs_measured_in_another_way_are_not_compared(tmp_path: Path) -> None:
     )
     assert "b was tried by PGD-20 and CW-20, a by PGD-20" in differences(few, more, ["worst_case"])[0].reason
     assert "cannot be compared yet" in compared(first, other, differences(first, other, ["nat"]))
+    bare = replace(other, label="bare", folder=replace(other.folder, evaluation=None))
+    assert compared(first, bare, differences(first, bare, ["nat"])).startswith("bare is not judged yet")
 
 
 def test_the_gap_counts_images_that_withstand_pgd_and_fall_to_autoattack() -> None:

@@ -26,7 +26,7 @@ from probmargin.methods.resolve import resolve
 from probmargin.runs.run import open_run
 from probmargin.training import step
 from probmargin.training.optimizer import make_optimizer
-from probmargin.training.perturbation import perturbed_weights
+from probmargin.training.perturbation import moved_by_awp, perturbed_weights
 from probmargin.training.state import TrainState
 
 BATCHES = 4
@@ -276,6 +276,22 @@ def test_awp_begins_with_the_epoch_after_its_warm_up(
     monkeypatch.setattr(step, "perturbed_weights", noted)
     fit(tmp_path, recipe("at", epochs=3, awp=AWP(gamma=0.01, warmup_epochs=warmup)))
     assert seen == [False] * (BATCHES * warmup) + [True] * (BATCHES * (3 - warmup))
+
+
+class Tokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.position = nn.Parameter(torch.zeros(1, 4))
+        self.linear = nn.Linear(4, 2)
+        self.frozen = nn.Linear(4, 2).requires_grad_(False)
+
+
+def test_awp_moves_matrices_called_weight() -> None:
+    assert list(moved_by_awp(Tokens())) == ["linear.weight"]
+    model = Tokens()
+    del model.linear
+    with pytest.raises(UsageError, match="AWP finds no trained matrix called weight"):
+        moved_by_awp(model)
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,13 @@ def check_eps(norm: Norm, eps: float) -> None:
     """Refuse a norm that is unknown, and a radius that cannot be meant."""
     if norm not in ("Linf", "L2"):
         raise UsageError(f"unknown norm {norm!r}; use Linf or L2")
-    if norm == "Linf" and not 0 < eps <= 1:
+    if norm == "Linf" and eps > 1:
         raise UsageError(f"an L-inf eps must be in (0, 1], not {eps:g} (images are in [0, 1]): write 8/255, not 8")
-    if norm == "L2" and not 0 < eps < float("inf"):
-        raise UsageError(f"an L2 eps must be above 0, not {eps:g}")
+    if not 0 < eps < float("inf"):
+        name = "L-inf" if norm == "Linf" else "L2"
+        raise UsageError(
+            f"an {name} eps must be above 0, not {eps:g}; use the attack nat, or the method standard, for clean images"
+        )
 
 
 def norm_l2(values: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     unknown weight 'sigmod'; did you mean sigmoid? (known: hinge, sigmoid)
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    # Registered names are written small.
+    near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     return UsageError(f"unknown {kind} {name!r}{hint} (known: {', '.join(names)})")
 

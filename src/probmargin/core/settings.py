@@ -9,6 +9,12 @@ MOST_SEED = 2**31 - 1
 """What every generator takes."""
 
 
+def check_seed(seed: int) -> None:
+    """Refuse a seed that generators would take for another."""
+    if not 0 <= seed <= MOST_SEED:
+        raise UsageError(f"a seed must be from 0 to {MOST_SEED}, not {seed}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class AWP:
     """Adversarial weight perturbation: ascend in the weights by a relative step before the descent."""

@@ -12,10 +12,14 @@ def imbalance(data: DataSet) -> str | None:
     """A line on classes of very different size; None where they are even."""
     counts = data.class_counts()
     small, large = min(counts), max(counts)
-    if small > 0 and large < UNEVEN * small:
+    if small == 0:
+        empty = [repr(name) for name, count in zip(data.classes, counts, strict=True) if count == 0]
+        shown = ", ".join(empty[:5]) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
+        return f"no training image is of {shown}: the model has an output for each, and learns to answer none of them"
+    if large < UNEVEN * small:
         return None
     least, most = data.classes[counts.index(small)], data.classes[counts.index(large)]
-    ratio = f"{large / small:.0f} times as many" if small else "and that class is never learnt"
+    ratio = f"{large / small:.0f} times as many"
     split = "the split of train and test keeps the shares, and " if _is_split_here(data) else ""
     return (
         f"classes are uneven: {large} training images of {most!r} and {small} of {least!r}, {ratio}; {split}accuracy "

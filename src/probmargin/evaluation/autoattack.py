@@ -17,6 +17,7 @@ from probmargin.attacks.fab import FAB
 from probmargin.attacks.pgd import PGD
 from probmargin.attacks.square import Square
 from probmargin.core.errors import UsageError, unknown_name
+from probmargin.core.losses import is_correct
 from probmargin.core.types import Classifier, Images, Labels
 from probmargin.evaluation.checks import (
     class_count_warning,
@@ -163,7 +164,9 @@ def warnings_before(subject: Subject, stages: Sequence[Stage]) -> list[str]:
             found += undefined_gradient_warning(call, x, labels, ascents[0] if ascents else probe)
         climbs = any(isinstance(stage.attack, PGD) and stage.attack.loss == "ce" for stage in stages)
         probes = [*ascents, probe] if climbs else ascents
-        return found + [line for attack in probes for line in zero_gradient_warning(call, x, labels, attack)]
+        # Where a label comes third DLR is 1 whatever the model, and its gradient zero.
+        right = is_correct(subject.logits[rows], labels)
+        return found + [line for one in probes for line in zero_gradient_warning(call, x[right], labels[right], one)]
 
     rows = torch.arange(min(_LOOKED_AT, len(subject.x)), device=subject.x.device)
     return next(subject.room.in_chunks(rows, look))

@@ -70,11 +70,15 @@ def class_count_warning(losses: Collection[str], aimed: bool, num_classes: int) 
     [1, 1, 1, 0]
     >>> [len(class_count_warning(["dlr"], False, count)) for count in (2, 3, 7, 10)]
     [1, 0, 0, 0]
+    >>> class_count_warning(["dlr", "dlr_targeted"], True, 2)
+    ['2 classes are too few for the DLR loss and the targeted one: the logit margin replaces them']
     """
+    few = ["the DLR loss"] if "dlr" in losses and num_classes < 3 else []
     if "dlr_targeted" in losses and num_classes < 4:
-        return [f"{num_classes} classes are too few for the targeted DLR loss: the logit margin replaces it"]
-    if "dlr" in losses and num_classes < 3:
-        return [f"{num_classes} classes are too few for the DLR loss: the logit margin replaces it"]
+        few.append("the targeted one" if few else "the targeted DLR loss")
+    if few:
+        which = "them" if len(few) > 1 else "it"
+        return [f"{num_classes} classes are too few for {' and '.join(few)}: the logit margin replaces {which}"]
     if aimed and num_classes < 10:
         return [f"only {num_classes} classes: targeted attacks aim at all {num_classes - 1} wrong ones, not at 9"]
     return []
@@ -150,6 +154,8 @@ def undefined_gradient_warning(call: Classifier, x: Images, labels: Labels, atta
 
 def zero_gradient_warning(call: Classifier, x: Images, labels: Labels, attack: APGD) -> list[str]:
     """Images whose gradient of the attack's loss vanishes at a random point of the ball's surface."""
+    if len(x) == 0:
+        return []
     count = int(is_zero(_start_gradient(call, x, labels, attack)).sum())
     if count == 0:
         return []

@@ -15,6 +15,7 @@ from probmargin.attacks.balls import Norm
 from probmargin.core.errors import UsageError
 from probmargin.core.losses import is_correct
 from probmargin.core.noise import KeyedNoise
+from probmargin.core.settings import check_seed
 from probmargin.core.types import Classifier, Images, Labels
 from probmargin.evaluation.autoattack import Speaker, warnings_before, why_not_standard
 from probmargin.evaluation.checks import square_warning
@@ -58,6 +59,9 @@ class EvaluationSettings:
     recheck: int | None = None
     """Survivors of AutoAttack's ensembles to attack again in float32; 100 where searches were less precise, else 0."""
     search: SearchPrecision = "auto"
+
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
 
     def conditions(self) -> dict[str, Any]:
         """What results that are compared agree in."""

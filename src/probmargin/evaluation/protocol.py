@@ -29,6 +29,7 @@ DESCRIPTIONS = {
     "apgd-ce": "Auto-PGD on cross-entropy, 100 steps, on images that are right as they stand",
     "apgd-dlr": "Auto-PGD on the DLR loss, 100 steps",
     "apgd-t": "Auto-PGD on the targeted DLR loss, 100 steps for each of the 9 nearest classes",
+    "fab": "FAB aimed at no class, 100 steps, 5 restarts",
     "fab-t": "FAB aimed at the 9 nearest classes, 100 steps each",
     "square": "Square attack, 5,000 queries, no gradient",
     "aa": "AutoAttack, standard: apgd-ce, apgd-t, fab-t, square, each on what the ones before left",
@@ -170,7 +171,7 @@ def build_attack(name: str, norm: Norm, eps: float, step_size: float | None = No
         raise UsageError(f"{name} is an ensemble; give one attack here, such as pgd-20 or apgd-ce")
     if name in ATTACK_NAMES:
         return build_search(name, norm, eps)
-    raise unknown_name("attack", name, DESCRIPTIONS | own_attacks())
+    raise unknown_name("attack", name, [*DESCRIPTIONS, "pgd-N", "cw-N", *own_attacks()])
 
 
 def meaning(attack: Attack | None) -> dict[str, Any]:

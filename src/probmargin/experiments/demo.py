@@ -8,8 +8,7 @@ from typing import Any
 
 from probmargin.core.errors import Interrupted
 from probmargin.data.digits import load_digits
-from probmargin.engine.files import write_json
-from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
+from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.experiments.report import ReportRequest, write_report
 from probmargin.methods.resolve import resolve
 from probmargin.training.progress import Reporter, percent
@@ -26,13 +25,10 @@ def demo_run(method: str, out: Path, seed: int, reporter: Reporter) -> dict[str,
     data = load_digits()
     recipe = resolve(method, data=data.name, model=MODEL)
     request = TrainRequest(out=out, model=MODEL, seed=seed, device="cpu", dynamics=True)
-    run, model = train(recipe, data, request, reporter)
-    settings = EvaluationSettings(eps=resolve("at", data=data.name).attack.eps)  # type: ignore[union-attr]
-    found = evaluate(model, data.test.floats(), data.test.labels, attacks=ATTACKS, settings=settings)
-    # What tells a later evaluation that these are of the same weights and images: it keeps them then.
-    results = {"weights": run.record["weights"], "data_fingerprint": data.fingerprint, **found}
-    write_json(run.evaluation_path, results)
-    run.update_record(evaluation=results)
+    train(recipe, data, request, reporter)
+    eps = resolve("at", data=data.name).attack.eps  # type: ignore[union-attr]
+    judged = EvaluationRequest(run=out, attacks=ATTACKS, eps=repr(eps), device="cpu")
+    results, _ = evaluate_subject(judged, log=lambda line: None)
     return results
 
 

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from probmargin.data.dataset import DataSet
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
 from probmargin.engine.environment import commit, hardware, versions
-from probmargin.experiments.grid import SMOKE_DATA, SMOKE_MODEL, ScaleName, full_recipe
-from probmargin.experiments.plan import shared_epochs
+from probmargin.experiments.grid import SMOKE_DATA, SMOKE_MODEL, ScaleName, full_recipe, make_grid
+from probmargin.experiments.plan import Place, plan_runs, shared_epochs
 from probmargin.experiments.table2 import TABLE2
 from probmargin.experiments.work import Outcome, Parent, Task
 from probmargin.methods.method import Method
@@ -95,31 +95,22 @@ class Bench:
         kept = None if run.path.exists() else kept_run((self.kept, KEPT), run.path.name)
         return kept or run
 
-    def tasks(self, study: str, rows: Sequence[str], *, from_curves: bool) -> list[Task]:
-        """What is left to train: short runs at the small scale; at the full one, runs of a table must be there."""
+    def tasks(self, rows: Sequence[str], *, from_curves: bool) -> list[Task]:
+        """What is left to train: short runs at the small scale; at the full one, runs of a table."""
         if self.is_smoke:
             return [self._task(row) for row in dict.fromkeys(self._with_parents(rows))]
         missing = [row for row in rows if not _serves(self.run(row), from_curves)]
-        if missing:
-            places = ", ".join(str(self.out / self.run(row).path.name) for row in missing)
-            raise UsageError(f"{study} needs {places}: make it with {self._command(missing)}")
         for row in rows:
-            self._check(row)
-        return []
+            if row not in missing:
+                self._check(row)
+        return self._of_table(missing) if missing else []
 
-    def _command(self, rows: Sequence[str]) -> str:
-        """What makes runs that are missing; a table's command would skip one whose record is kept without weights."""
-        runs = {row: self.run(row) for row in rows}
-        kept = {row: run for row, run in runs.items() if isinstance(run, KeptRun)}
-        commands = [
-            f"probmargin train --method {row} --monitor pgd-20:1000,cw:1000 --dynamics --data-dir DIR "
-            f"--out {typed(self.out / run.path.name)} (of it, {run.path.parent} keeps record and curves alone)"
-            for row, run in kept.items()
-        ]
-        if others := [row for row in rows if row not in kept]:
-            only = ",".join(others)
-            commands.append(f"probmargin reproduce table2 --only {only} --trials 1 --data-dir DIR{self.out_option}")
-        return ", and ".join(commands)
+    def _of_table(self, rows: Sequence[str]) -> list[Task]:
+        """Runs as the table trains them; of one that is kept without its weights, the weights are what is missing."""
+        place = Place(out=self.out.resolve(), data_dir=self.data_dir, device=self.device_name)
+        grid = make_grid(TABLE2, only=rows, trials=self.seed)
+        planned = plan_runs([grid], place, [], seeds=(self.seed,))
+        return [replace(entry.task, columns=()) for entry in planned]
 
     def _check(self, row: str) -> None:
         """Refuse a run that lies at a table's place but is not the table's."""
@@ -186,7 +177,7 @@ class Study:
         """Everything it needs trained."""
         if self.make_tasks:
             return self.make_tasks(bench)
-        return bench.tasks(self.name, self.rows, from_curves=self.from_curves)
+        return bench.tasks(self.rows, from_curves=self.from_curves)
 
     def runs(self, bench: Bench) -> list[Run]:
         """The runs its numbers come from."""

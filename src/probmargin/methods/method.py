@@ -153,7 +153,8 @@ class Method:
         missing = [name for name, need in wanted.items() if need in self.objective.needs and name not in self.passes]
         if missing:
             raise UsageError(
-                f"the objective {self.objective.registered_name} needs more: passes must contain {', '.join(missing)}"
+                f"the objective {self.objective.registered_name} needs more: passes must contain {', '.join(missing)}, "
+                f"as --set passes={','.join(self.objective.passes)} has it"
             )
 
     @property

@@ -92,11 +92,16 @@ def _phases(value: Any) -> tuple[Phase, ...]:
 
 
 def with_settings(method: Method, settings: Mapping[str, Any]) -> Method:
-    """Change settings by path, such as attack.eps or weight; values may be text as typed on a command line."""
+    """Change settings by path, such as attack.eps or weight; values may be text as typed on a command line.
+
+    Another objective brings its own passes, unless these are given too.
+    """
     plain = method.plain()
     is_tied = method.burn_in_epochs in method.lr_milestones[:1]
     for path, value in settings.items():
         _change(plain, path, value.tolist() if hasattr(value, "tolist") else value)
+    if {"objective", "objective.name"} & settings.keys() and "passes" not in settings:
+        plain["passes"] = []
     if is_tied and "lr_milestones" in settings and "burn_in_epochs" not in settings and plain["lr_milestones"]:
         plain["burn_in_epochs"] = "first_lr_drop"
     return from_plain(plain)

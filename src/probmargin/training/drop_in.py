@@ -12,7 +12,7 @@ from probmargin.core.errors import UsageError
 from probmargin.core.frozen import frozen
 from probmargin.core.inference import check_takes_gradients, outside_inference_mode, with_gradients
 from probmargin.core.noise import fresh_noise
-from probmargin.core.settings import AWP
+from probmargin.core.settings import AWP, check_seed
 from probmargin.core.types import Classifier, Images, Labels, Logits, Reduce
 from probmargin.data.checks import check_labels, check_pixels
 from probmargin.methods.method import Method
@@ -28,7 +28,7 @@ from probmargin.models.checks import (
 )
 from probmargin.training.guards import check_outside
 from probmargin.training.network import Network
-from probmargin.training.perturbation import relative_ascent
+from probmargin.training.perturbation import moved_by_awp, relative_ascent
 from probmargin.training.step import Batch, alone, attack_batch, batch_loss, view_of, weigh
 
 _ROUNDING = 1e-4
@@ -49,6 +49,8 @@ def recipe_loss(
     if x.device.type == "cpu":
         _check_values(model, x, labels)
     network, found = Network(model), writes(x)
+    if seed is not None:
+        check_seed(seed)
     batch = Batch(x=x, labels=labels.long(), noise=fresh_noise(len(x), x.device, seed))
     try:
         attacked = attack_batch(network, recipe, batch)
@@ -99,7 +101,7 @@ def _perturbed(network: Network, awp: AWP, loss_at: Callable[[Classifier], torch
     model = network.model
     if isinstance(model, nn.DataParallel):
         raise UsageError("AWP moves weights, which nn.DataParallel does not take over; pass model.module")
-    own = {name: p for name, p in model.named_parameters() if p.requires_grad and p.ndim >= 2}
+    own = moved_by_awp(model)
     with torch.enable_grad():
         gradients = torch.autograd.grad(loss_at(network.clean_forward()), list(own.values()), allow_unused=True)
     moved = {

@@ -1,6 +1,7 @@
 """Components of the user's own, tried on a few images before a run begins: what they promise is looked at here."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -57,7 +58,9 @@ def _try(method: Method, model: nn.Module, images: ImageSet) -> None:
             _try_attack(attack, network, batch, level)
     attacked = attack_batch(network, method, batch)
     with network.frozen("train") as call, torch.no_grad():
-        _try_weights(view_of(call, method, batch, attacked), method)
+        view = view_of(call, method, batch, attacked)
+        _try_weights(view, method)
+    _try_objective(view, method)
 
 
 def _try_attack(attack: Attack, network: Network, batch: Batch, level: TraceLevel) -> None:
@@ -83,16 +86,37 @@ def _try_weights(view: BatchView, method: Method) -> None:
     scaled = _values("normalizer", method.normalizer, lambda: method.normalizer(raw, reduce=alone), view)
     _check_signs("weight", method.weight, raw, margins)
     _check_signs("normalizer", method.normalizer, scaled, margins)
-    _called("objective", method.objective, lambda: loss_terms(view, method))
+
+
+def _try_objective(view: BatchView, method: Method) -> None:
+    """One finite value an example, with a gradient to the logits."""
+    named = {name: getattr(view, name) for name in ("logits_nat", "logits_adv", "logits_second")}
+    leaves = {name: logits.clone().requires_grad_() for name, logits in named.items() if logits is not None}
+    view, part = replace(view, **leaves), method.objective
+    with torch.enable_grad():
+        terms = _called("objective", part, lambda: loss_terms(view, method))
+        total = terms.total(torch.ones_like(terms.weighted)).sum()
+    if not _is_own(part):
+        return
+    if not total.requires_grad:
+        raise UsageError(
+            f"objective {part.registered_name!r} gives a loss without a gradient: take it from the view's logits, "
+            "without detach()"
+        )
+    _check_finite("objective", part, total)
 
 
 def _values(kind: str, part: Any, call: Callable[[], PerExample], view: BatchView) -> PerExample:
     """One finite value an example."""
     values = _called(kind, part, lambda: per_example(kind, part, call(), view))
+    _check_finite(kind, part, values)
+    return values
+
+
+def _check_finite(kind: str, part: Any, values: torch.Tensor) -> None:
     if _is_own(part) and not bool(values.isfinite().all()):
         name = part.registered_name
         raise UsageError(f"{kind} {name!r} gives a value that is not a number: look at what it divides by")
-    return values
 
 
 def _check_signs(kind: str, part: Any, values: PerExample, margins: PerExample) -> None:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from probmargin.core.errors import UsageError
 from probmargin.core.settings import AWP, EMA
 from probmargin.core.types import Classifier, Reduce
 from probmargin.training.network import Network
@@ -23,6 +24,17 @@ def relative_ascent(weight: torch.Tensor, gradient: torch.Tensor, gamma: float) 
     return gamma * size * gradient
 
 
+def moved_by_awp(model: nn.Module) -> dict[str, nn.Parameter]:
+    """What AWP moves, by name: trained tensors called weight that have two dimensions or more.
+
+    Biases and batch norm have one; a transformer's position embeddings and tokens are not called so.
+    """
+    own = {name: p for name, p in model.named_parameters() if p.requires_grad and p.ndim >= 2 and "weight" in name}
+    if not own:
+        raise UsageError("AWP finds no trained matrix called weight in the model: name it so, or use --set awp=none")
+    return own
+
+
 @contextmanager
 def perturbed_weights(
     network: Network,
@@ -32,14 +44,14 @@ def perturbed_weights(
 ) -> Iterator[None]:
     """Run the block at weights moved up the loss, and move them back by the same amount afterwards.
 
-    Tensors of two or more dimensions move; biases and batch norm do not. The gradient is normalised directly: going
-    through a proxy network's step, as released code does, loses digits. The extra pass leaves batch-norm buffers alone.
+    The gradient is normalised directly: going through a proxy network's step, as released code does, loses digits. The
+    extra pass leaves batch-norm buffers alone.
     `reduce` sums a gradient over all processes, so that all move to the same weights.
     """
     if awp is None:
         yield
         return
-    moved = [parameter for parameter in network.trainable() if parameter.ndim >= 2]
+    moved = list(moved_by_awp(network.model).values())
     gradients = torch.autograd.grad(loss_at(network.clean_forward()), moved, allow_unused=True)
     moves = [
         (parameter, relative_ascent(parameter.detach(), reduce(gradient), awp.gamma))

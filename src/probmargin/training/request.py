@@ -7,7 +7,7 @@ from torch import nn
 
 from probmargin.core.errors import UsageError
 from probmargin.core.records import coerce
-from probmargin.core.settings import MOST_SEED
+from probmargin.core.settings import check_seed
 from probmargin.engine.compile import CompileMode
 from probmargin.training.feed import Placement
 
@@ -56,8 +56,7 @@ class TrainRequest:
             raise UsageError(
                 "a count is below 1: give --validation-every, --early-stopping and --monitor-every 1 or more"
             )
-        if not 0 <= self.seed <= MOST_SEED:
-            raise UsageError(f"a seed must be from 0 to {MOST_SEED}, not {self.seed}")
+        check_seed(self.seed)
         coerce(self.compile, CompileMode, "--compile")
         coerce(self.placement, Placement, "--placement")
         if self.fork is not None and self.checkpoint is not None:

@@ -7,7 +7,7 @@ from probmargin.core.types import PerExample
 from probmargin.weights.weight import WEIGHTS, Weight
 
 
-@WEIGHTS.register("sigmoid", examples=[{"slope": 10.0, "bias": -0.5}, {"slope": 2.0}, {"slope": 0.0}])
+@WEIGHTS.register("sigmoid", examples=[{"slope": 10.0, "bias": -0.5}, {"slope": 2.0, "bias": 0.0}, {"slope": 0.0}])
 @dataclass(frozen=True, kw_only=True)
 class Sigmoid(Weight):
     r"""Logistic down-weighting of safe examples.
@@ -26,7 +26,7 @@ class Sigmoid(Weight):
     """
 
     slope: float = 10.0
-    bias: float = 0.0
+    bias: float = -0.5
 
     def __post_init__(self) -> None:
         if self.slope < 0:

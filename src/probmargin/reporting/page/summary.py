@@ -122,6 +122,10 @@ def _place(facts: dict[str, Any]) -> str:
 def compared(first: RunReport, second: RunReport, found: Sequence[Difference]) -> str:
     """Two runs in one sentence, by the hardest thing both were put to."""
     measured = [difference for difference in found if not difference.reason]
+    bare = [report.label for report in (first, second) if report.folder.evaluation is None]
+    if bare:
+        are = "is" if len(bare) == 1 else "are"
+        return f"{' and '.join(bare)} {are} not judged yet, so there is nothing to compare."
     if not measured:
         return f"{second.label} and {first.label} were not judged in the same way, so they cannot be compared yet."
     last = measured[-1]
