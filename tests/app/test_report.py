@@ -154,7 +154,7 @@ def test_data_that_is_away_is_named_with_the_command(runs: Path, program: Any, t
     (copy / "record.json").write_text(json.dumps(record | {"data": "cifar10"}))
     code, said, _ = program("report", "away")
     assert code == 0
-    assert "full: no pictures: cifar10 needs a folder with its files" in said
+    assert "away: no pictures: cifar10 needs a folder with its files" in said
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "probmargin report away -o report.html --data-dir DIR" in text
     assert "Effective sample size" in text, "everything that needs no data is there"

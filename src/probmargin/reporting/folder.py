@@ -31,8 +31,8 @@ class Folder:
 
     @property
     def name(self) -> str:
-        """What the run calls itself."""
-        return str(self.record.get("id") or self.path.name)
+        """The folder's: who renames a run looks for it by its new name."""
+        return self.path.resolve().name
 
     @property
     def epochs(self) -> int:

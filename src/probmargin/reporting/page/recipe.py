@@ -80,7 +80,7 @@ _FACTS = (
 
 def _facts(report: RunReport) -> dict[str, str]:
     folder, record = report.folder, report.folder.record
-    facts: dict[str, Any] = {"folder": str(folder.path), "id": folder.name}
+    facts: dict[str, Any] = {"folder": str(folder.path), "id": record.get("id") or folder.name}
     facts |= {name.replace("_", " "): record[name] for name in _FACTS.split() if record.get(name) is not None}
     if "train_seconds" in record:
         facts["training time"] = duration(float(record["train_seconds"]))
