@@ -259,11 +259,26 @@ def test_an_attack_that_does_not_reach_its_ball_does_by_the_step_that_is_named(s
     assert short_reach(resolve("at", data="digits", settings=settings)) is None
 
 
-def test_a_rate_of_sgd_is_not_left_to_adamw_in_silence() -> None:
+def test_a_rate_of_sgd_is_not_left_to_adamw_in_silence(program: Program) -> None:
     settings: dict[str, Any] = {"optimizer": "adamw", "lr": 0.01}
     assert "wants --set lr=0.001 or less" in (rate_of_sgd(resolve("at", settings=settings)) or "")
     assert rate_of_sgd(resolve("at", settings=settings | {"lr": 0.002})) is None
     assert rate_of_sgd(resolve("at", settings={"lr": 0.1})) is None
+    asked = (
+        "train",
+        "--data",
+        "digits",
+        "--model",
+        "small-cnn",
+        "--method",
+        "standard",
+        "--epochs",
+        "1",
+        "--out",
+        "run",
+    )
+    said = program(*asked, "--set", "optimizer=adamw", "--dry-run")
+    assert "lr 0.1 is a rate for sgd" in said.out
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from probmargin import api as pm
 from probmargin.core.errors import UsageError
 from probmargin.core.noise import fresh_noise
 from probmargin.core.types import Classifier
+from probmargin.data.dataset import from_torch_datasets
 from probmargin.methods.plain import with_settings
 from probmargin.methods.resolve import METHODS, named
 from probmargin.training.drop_in import loss_recipe
@@ -427,6 +428,10 @@ def test_bytes_of_zero_and_one_are_not_taken_for_black_pictures() -> None:
     with pytest.raises(UsageError, match="hold 0 and 1 alone: pass 255 times as much, or floats"):
         pm.evaluate(tiny_net(), (x, np.zeros(4, dtype=np.int64)))
     assert pm.evaluate(tiny_net(), (0 * x, np.zeros(4, dtype=np.int64)), ["nat"])["num_examples"] == 4
+    bright = np.full((1025, 1, 8, 8), 200, dtype=np.uint8)
+    bright[-1] = 1
+    pictures = [(torch.from_numpy(image), number % 2) for number, image in enumerate(bright)]
+    assert len(from_torch_datasets("mine", pictures, pictures).train) == 1025, "one dark picture among others"  # type: ignore[arg-type]
 
 
 def test_one_name_gives_one_weighting() -> None:

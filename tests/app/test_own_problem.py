@@ -214,6 +214,7 @@ def test_uneven_classes_are_said_and_kept(tmp_path: Path, program: Program) -> N
     assert "60 training images of '0' and 4 of '2', 15 times as many" in line
     assert "split" not in line
     assert str(imbalance(uneven(9, 0, 0, 9))).startswith("no training image is of '1', '2': the model has an output")
+    assert "'4', '5' and 2 more: the model" in str(imbalance(uneven(9, *[0] * 7, 9)))
     for name, count in (("many", 40), ("few", 2)):
         (tmp_path / "pictures" / name).mkdir(parents=True)
         for number in range(count):

@@ -338,6 +338,23 @@ def test_a_component_that_breaks_its_promise_ends_the_run_before_it_begins(
     assert not Path("run/record.json").exists()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        OBJECTIVE.replace("view.adv(),", "view.adv().sub_(1.0),"),
+        OBJECTIVE.replace("view.adv()", "view.nat()")
+        .replace('("adv",)', '("nat",)')
+        .replace("logits_adv", "logits_nat"),
+    ],
+)
+def test_an_objective_that_trains_passes_the_trial(program: Program, text: str) -> None:
+    """One that changes logits in place, and one that looks at clean images alone."""
+    write("lab.py", text)
+    asked = ("--plugin", "lab.py", *PLAIN, "--epochs", "1", "--set", "margin=none", "--set", "weight=uniform")
+    found = program(*asked, "--set", "objective=flat")
+    assert found.code == 0, found.err
+
+
 NORMALIZER = f"""
 from dataclasses import dataclass
 from probmargin.weights.weight import NORMALIZERS, Normalizer

@@ -358,6 +358,7 @@ def test_another_objective_brings_its_own_passes() -> None:
         assert resolve("mail-trades", settings=settings).passes == ("adv",)
     assert resolve("mail-at", settings={"objective": "trades"}).passes == ("nat", "adv")
     assert resolve("at", settings={"objective": "trades", "passes": "adv,nat"}).passes == ("adv", "nat")
-    assert resolve("trades-awp", preset="official", settings={"objective.beta": 2}).passes == ("adv", "nat", "nat")
+    for same in ({"objective.beta": 2}, {"objective": "trades"}):
+        assert resolve("trades-awp", preset="official", settings=same).passes == ("adv", "nat", "nat")
     later = resolve("mail-at", settings={"phases": [{"from_epoch": 50, "set": {"objective": "trades"}}]})
     assert [later.at(epoch).passes for epoch in (49, 50)] == [("adv",), ("nat", "adv")]

@@ -180,7 +180,7 @@ def test_a_label_that_comes_third_has_no_dlr_gradient_on_any_model_and_is_not_wa
     stuck = nn.Sequential(model, Steps())
     assert "20 of 20" not in str(warned := pm.evaluate(stuck, (x, labels), ["apgd-dlr"], eps=0.01)["warnings"])
     assert "images have a zero dlr gradient at the start: gradients may be masked" in str(warned)
-    wrong = pm.evaluate(model, (x, ranks[:, 2]), ["apgd-dlr"], eps=0.01)
+    wrong = pm.evaluate(nn.Sequential(model, NotEmpty()), (x, ranks[:, 2]), ["apgd-dlr"], eps=0.01)
     assert wrong["warnings"] == []
 
 
@@ -189,3 +189,10 @@ class Steps(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x * 50).round() + 0 * x
+
+
+class NotEmpty(nn.Module):
+    """Fails on no images, as networks do that reshape."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(len(x), -1)

@@ -142,12 +142,13 @@ def test_a_kept_record_is_drawn_again_at_its_scale(tmp_path: Path, monkeypatch: 
 
 def test_full_scale_trains_the_tables_runs_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    bench = _bench(request("figure1c", tmp_path, scale="full"), print)
+    bench = _bench(request("figure1c", tmp_path, scale="full", data_dir=Path("there"), device="cuda"), print)
     tasks = {task.id: task for task in STUDIES["figure1c"].tasks(bench)}
     assert list(tasks) == [f"cifar10-resnet18-{row}-s1" for row in ("at", "gairat", "mail-at")]
     parent = Parent(run="cifar10-resnet18-at-s1", epochs=74)
     assert [task.parent for task in tasks.values()] == [None, parent, parent]
     assert all(task.has_curves and not task.columns for task in tasks.values())
+    assert {(task.data_dir, task.device) for task in tasks.values()} == {(Path("there"), "cuda")}
     wanted = make_plan(request("table2", tmp_path, scale="full", trials=1))
     assert [tasks[one.task.id].recipe for one in wanted if one.task.id in tasks] == [
         task.recipe for task in tasks.values()

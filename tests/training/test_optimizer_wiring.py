@@ -15,6 +15,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from training_runs import fit, recipe
 
+from probmargin import api as pm
 from probmargin.attacks.attack import Attack, attack_loss
 from probmargin.attacks.balls import project, random_start
 from probmargin.attacks.lm_pgd import LMPGD
@@ -25,6 +26,7 @@ from probmargin.core.settings import AWP, EMA
 from probmargin.methods.resolve import resolve
 from probmargin.runs.run import open_run
 from probmargin.training import step
+from probmargin.training.network import Network
 from probmargin.training.optimizer import make_optimizer
 from probmargin.training.perturbation import moved_by_awp, perturbed_weights
 from probmargin.training.state import TrainState
@@ -279,19 +281,62 @@ def test_awp_begins_with_the_epoch_after_its_warm_up(
 
 
 class Tokens(nn.Module):
-    def __init__(self) -> None:
+    """A matrix that AWP moves, and ones that it does not."""
+
+    def __init__(self, *_: int) -> None:
         super().__init__()
-        self.position = nn.Parameter(torch.zeros(1, 4))
+        self.weights = nn.ParameterDict({"position": nn.Parameter(torch.full((1, 4), 0.1))})
         self.linear = nn.Linear(4, 2)
-        self.frozen = nn.Linear(4, 2).requires_grad_(False)
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.linear(self.frozen(x.flatten(1)[:, :4]) + self.weights["position"])
+        return out
 
 
-def test_awp_moves_matrices_called_weight() -> None:
-    assert list(moved_by_awp(Tokens())) == ["linear.weight"]
+def test_awp_moves_matrices_called_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Tokens()
-    del model.linear
+    assert list(moved_by_awp(model)) == ["linear.weight"]
+    x, labels = torch.rand(6, 1, 2, 2), torch.tensor([0, 1] * 3)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    with perturbed_weights(Network(model), AWP(), lambda forward: forward(x).logsumexp(1).sum()):
+        changed = [name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])]
+    assert changed == ["linear.weight"]
+    asked: list[list[str]] = []
+
+    def noted(module: nn.Module, given: dict[str, Any], inputs: Any) -> Any:
+        asked.append(list(given))
+        return module(*inputs)
+
+    monkeypatch.setattr(torch.func, "functional_call", noted)
+    pm.mail_loss(model, x, labels, "awp", seed=0).backward()
+    assert asked
+    assert all(names == ["linear.weight"] for names in asked)
+
+
+def test_a_model_without_such_a_matrix_is_refused_before_the_first_epoch(tmp_path: Path) -> None:
+    class Unnamed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.matrix = nn.Parameter(torch.eye(16, 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.flatten(1) @ self.matrix
+
+    method = recipe("at", epochs=3, awp=AWP(gamma=0.01, warmup_epochs=2))
     with pytest.raises(UsageError, match="AWP finds no trained matrix called weight"):
-        moved_by_awp(model)
+        fit(tmp_path, method, model=Unnamed())
+    assert not (tmp_path / "record.json").exists()
+    fit(tmp_path, replace(method, epochs=2), model=Unnamed())
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_memory_of_parameters_with_odd_names_is_read_back(optimizer: str) -> None:
+    method = recipe("standard", optimizer=optimizer, lr=0.1, momentum=0.5)
+    state, again = (TrainState.fresh(nn.ModuleDict({"a/b": one_weight()}), method) for _ in range(2))
+    weight_after(state, 0.5)
+    again.restore(state.checkpoint({}).copied())
+    assert weight_after(state, -0.25) == weight_after(again, -0.25)
 
 
 @pytest.mark.parametrize(

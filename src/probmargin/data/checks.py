@@ -35,6 +35,10 @@ def check_images(images: Array, labels: Array, num_classes: int | None = None) -
     pixels, targets = as_tensor(images, "images"), as_tensor(labels, "labels")
     _check_shape(pixels)
     check_pixels(pixels)
+    if pixels.dtype == torch.uint8 and int(pixels.max()) == 1:
+        raise UsageError(
+            "uint8 images go from 0 to 255, and these hold 0 and 1 alone: pass 255 times as much, or floats"
+        )
     check_labels(targets, len(pixels), num_classes)
 
 
@@ -59,10 +63,6 @@ def _check_shape(pixels: torch.Tensor) -> None:
 def check_pixels(pixels: torch.Tensor) -> None:
     """Raise UsageError unless the pixels are uint8, or floats in [0, 1]."""
     if pixels.dtype == torch.uint8:
-        if int(pixels.max()) == 1:
-            raise UsageError(
-                "uint8 images go from 0 to 255, and these hold 0 and 1 alone: pass 255 times as much, or floats"
-            )
         return
     if not pixels.is_floating_point():
         raise UsageError(f"images have dtype {_name(pixels.dtype)}: pass uint8 (0..255) or floats in [0, 1]")

@@ -20,6 +20,7 @@ from probmargin.experiments.gallery import Choice, make_gallery, training_pictur
 from probmargin.experiments.grid import full_recipe
 from probmargin.experiments.inspect import labels_of
 from probmargin.experiments.published import doubts, published, source
+from probmargin.methods.plain import completed
 from probmargin.reporting.cells import differing
 from probmargin.reporting.dynamics import History, Labels
 from probmargin.reporting.folder import Folder, read_folder
@@ -81,7 +82,8 @@ def _is_page(path: Path) -> bool:
 
 def gather(request: ReportRequest, say: Callable[[str], None]) -> list[RunReport]:
     """Everything the page shows; data that several runs share is loaded once."""
-    folders = [read_folder(path) for path in dict.fromkeys(request.runs)]
+    read = [read_folder(path) for path in dict.fromkeys(request.runs)]
+    folders = [replace(folder, recipe=completed(folder.recipe)) for folder in read]
     names = Counter(folder.name for folder in folders)
     loaded: dict[str, DataSet | str] = {}
     reports: list[RunReport] = []

@@ -100,7 +100,7 @@ def with_settings(method: Method, settings: Mapping[str, Any]) -> Method:
     is_tied = method.burn_in_epochs in method.lr_milestones[:1]
     for path, value in settings.items():
         _change(plain, path, value.tolist() if hasattr(value, "tolist") else value)
-    if {"objective", "objective.name"} & settings.keys() and "passes" not in settings:
+    if plain["objective"]["name"] != method.objective.registered_name and "passes" not in settings:
         plain["passes"] = []
     if is_tied and "lr_milestones" in settings and "burn_in_epochs" not in settings and plain["lr_milestones"]:
         plain["burn_in_epochs"] = "first_lr_drop"

@@ -48,10 +48,10 @@ class Memory:
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Become what was saved."""
         self._optimizer.state.clear()
-        for full, value in tensors.items():
-            start, _, name = full.rpartition("/")
-            key = next(key for key, known in self._keys.items() if known == (f"{start}/" if start else ""))
-            self._optimizer.state[self._parameters[name]][key] = self._fitting(name, key).copy_(value)
+        for name, parameter in self._parameters.items():
+            for key, start in self._keys.items():
+                if (value := tensors.get(f"{start}{name}")) is not None:
+                    self._optimizer.state[parameter][key] = self._fitting(name, key).copy_(value)
 
     def fill(self) -> None:
         """Have every tensor there, laid out as its parameter is, zero where there was none: no step changes by it."""

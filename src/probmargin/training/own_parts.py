@@ -91,9 +91,11 @@ def _try_weights(view: BatchView, method: Method) -> None:
 def _try_objective(view: BatchView, method: Method) -> None:
     """One finite value an example, with a gradient to the logits."""
     named = {name: getattr(view, name) for name in ("logits_nat", "logits_adv", "logits_second")}
-    leaves = {name: logits.clone().requires_grad_() for name, logits in named.items() if logits is not None}
-    view, part = replace(view, **leaves), method.objective
+    part = method.objective
     with torch.enable_grad():
+        # As after a pass: no leaves, which may not be changed in place.
+        passed = {name: logits.clone().requires_grad_().clone() for name, logits in named.items() if logits is not None}
+        view = replace(view, **passed)
         terms = _called("objective", part, lambda: loss_terms(view, method))
         total = terms.total(torch.ones_like(terms.weighted)).sum()
     if not _is_own(part):

@@ -24,12 +24,17 @@ def relative_ascent(weight: torch.Tensor, gradient: torch.Tensor, gamma: float) 
     return gamma * size * gradient
 
 
+def _is_weight(name: str) -> bool:
+    """By the parameter's own name: layers may be called anything."""
+    return "weight" in name.rpartition(".")[2]
+
+
 def moved_by_awp(model: nn.Module) -> dict[str, nn.Parameter]:
     """What AWP moves, by name: trained tensors called weight that have two dimensions or more.
 
-    Biases and batch norm have one; a transformer's position embeddings and tokens are not called so.
+    Biases and batch norm have one; position embeddings and tokens that are parameters of their own are not called so.
     """
-    own = {name: p for name, p in model.named_parameters() if p.requires_grad and p.ndim >= 2 and "weight" in name}
+    own = {name: p for name, p in model.named_parameters() if p.requires_grad and p.ndim >= 2 and _is_weight(name)}
     if not own:
         raise UsageError("AWP finds no trained matrix called weight in the model: name it so, or use --set awp=none")
     return own

@@ -45,6 +45,7 @@ from probmargin.training.layers import own_draws
 from probmargin.training.loop import LoopSettings, Trainer, Watchers
 from probmargin.training.model import make_model
 from probmargin.training.own_parts import check_own_parts
+from probmargin.training.perturbation import moved_by_awp
 from probmargin.training.plugins import plugin_facts
 from probmargin.training.progress import Reporter, chosen_line
 from probmargin.training.request import TrainRequest
@@ -170,6 +171,8 @@ class Training:
             whole = self.images.train.take(range(min(self.method.batch_size, len(self.images.train))))
             check_batch(model.to(self.device), whole.floats().to(self.device))
         check_own_parts(self.method, model, self.images.train)
+        if any(self.method.at(epoch).awp for epoch in self.method.epoch_plan()):
+            moved_by_awp(model)
         return model, name, model_settings
 
     def _open(self, beginning: Beginning, stack: ExitStack) -> Checkpoint | None:

@@ -46,7 +46,8 @@ def in_words(plain: Mapping[str, Any]) -> str:
     attack, weight, margin = ((plain.get(name) or {}) for name in ("attack", "weight", "margin"))
     length = counted(int(plain.get("epochs", 0)), "epoch")
     parts = [f"Method {plain.get('method')}, {length}, batches of {plain.get('batch_size')}"]
-    parts[0] += f", rate {short(plain.get('lr'))}"
+    by = "" if plain.get("optimizer", "sgd") == "sgd" else f"{plain['optimizer']} at "
+    parts[0] += f", {by}rate {short(plain.get('lr'))}"
     if plain.get("lr_milestones"):
         parts[0] += f" that drops after {joined([str(epoch) for epoch in plain['lr_milestones']])}"
     if attack.get("eps") is not None:
