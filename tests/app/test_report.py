@@ -148,6 +148,15 @@ def test_runs_of_one_name_are_told_apart(runs: Path, tmp_path: Path) -> None:
     assert [report.label for report in reports] == [str(copy) for copy in copies]
 
 
+def test_a_setting_that_came_later_has_its_default_in_an_older_run(runs: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(runs / "plain", tmp_path / "older"))
+    recipe = json.loads((copy / "recipe.json").read_text())
+    del recipe["optimizer"]
+    (copy / "recipe.json").write_text(json.dumps(recipe))
+    reports = gather(ReportRequest(runs=(runs / "plain", copy), images=0), lambda _: None)
+    assert reports[1].folder.recipe == reports[0].folder.recipe
+
+
 def test_data_that_is_away_is_named_with_the_command(runs: Path, program: Any, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(runs / "full", tmp_path / "away"))
     record = json.loads((copy / "record.json").read_text())
