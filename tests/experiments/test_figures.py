@@ -142,6 +142,7 @@ def test_a_kept_record_is_drawn_again_at_its_scale(tmp_path: Path, monkeypatch: 
 
 def test_full_scale_trains_the_tables_runs_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PROBMARGIN_DATA", raising=False)
     bench = _bench(request("figure1c", tmp_path, scale="full", data_dir=Path("there"), device="cuda"), print)
     tasks = {task.id: task for task in STUDIES["figure1c"].tasks(bench)}
     assert list(tasks) == [f"cifar10-resnet18-{row}-s1" for row in ("at", "gairat", "mail-at")]
