@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             gallery = Gallery(samples=(sample(HARMFUL, HARMFUL),), attack=HARMFUL, scale=HARMFUL)
             changes = {"classes": (HARMFUL, "</script><img src=x onerror=alert(2)>"), "gallery": gallery}
         found[name] = folder / f"{name}.html"
-        text = render([report(runs / member, **changes) for member in members])
+        reports = [report(runs / member, **changes) for member in members]
+        if name == "harmful":
+            reports = [replace(one, label=f"{HARMFUL}{one.label}") for one in reports]
+        text = render(reports)
         found[name].write_text(text, encoding="utf-8")
     return found
 
