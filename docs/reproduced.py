@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from probmargin.core.words import counted
 from probmargin.evaluation.autoattack import VERSIONS
 from probmargin.experiments.catalogue import find
 from probmargin.experiments.grid import make_grid
@@ -64,7 +65,7 @@ def reproduced(results: Path) -> str:
     tables = sorted(kept_tables(results), key=lambda table: table.spec.name != "table2")
     rows = []
     for names, line in _measured(tables):
-        whose = f" for {line.row.published_for}" if line.row.published_for else ""
+        whose = f" {line.row.published_for}" if line.row.published_for else ""
         where = ", ".join(f"`{name}`" for name in names)
         ours, *paper = _compared(line)
         rows.append([where, f"`{line.row.id}`", str(line.trials), *ours])
@@ -95,9 +96,10 @@ def _paired(found: list[Comparison], table2: Table) -> str:
     published = {line.row.id: line.row.published for line in table2.lines}
     rows = []
     for one in found:
-        numbers = (published.get(row, {}).get(one.column.title) for row in one.contrast.rows)
-        theirs = [number[0] for number in numbers if number is not None]
-        is_printed = len(theirs) == len(one.contrast.rows) == 2
+        printed = [published.get(row, {}) for row in one.contrast.rows]
+        theirs = [numbers[one.column.title][0] for numbers in printed if one.column.title in numbers]
+        # Two recipes that stand for one row of the paper have no difference there.
+        is_printed = len(theirs) == len(printed) == 2 and printed[0] != printed[1]
         rows.append([*comparison_texts(one)[:4], f"{theirs[0] - theirs[1]:+.2f}" if is_printed else "-"])
     return markdown_table(["difference", "column", "points", "images", "in the paper"], rows) + "\n"
 
@@ -160,6 +162,17 @@ def _by_seed(one: Comparison, records: list[dict[str, Any]]) -> list[str]:
     return [text[0], text[2], *(f"{single[record['seed']]:+.2f}" for record in records)]
 
 
+def progress(results: Path) -> str:
+    """How much of table 2 has been run, in a sentence."""
+    (table2,) = (table for table in kept_tables(results) if table.spec.name == "table2")
+    lines = [line for line in table2.lines if not line.row.is_extra]
+    run = [line for line in lines if line.trials]
+    own = sum(bool(line.trials) for line in table2.lines if line.row.is_extra)
+    seeds = sorted({line.trials for line in table2.lines if line.trials})
+    each = f", {' or '.join(counted(number, 'seed') for number in seeds)} each" if seeds else ""
+    return f"{len(run)} of the {len(lines)} rows of the paper's table 2 and {own} beside it have been run{each}.\n"
+
+
 def reproduction(results: Path) -> str:
     """How much of each table has been run."""
     rows = []
@@ -197,6 +210,7 @@ PARTS: Mapping[str, Callable[[Path], str]] = {
     "reweighting": reweighting,
     "before-square": before_square,
     "reproduction": reproduction,
+    "progress": progress,
     "claims": claims,
     "smoke": smoke,
 }

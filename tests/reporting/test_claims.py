@@ -95,3 +95,9 @@ def test_few_images_that_differ_settle_nothing() -> None:
     same = judged(a=["1" * 100], b=["1" * 100])
     assert same.verdict == "undecided"
     assert same.comparisons[0].interval == pytest.approx((-2.717, 2.717), abs=1e-3)
+
+
+def test_a_row_that_was_run_and_has_no_number_yet_is_not_called_missing() -> None:
+    cells: dict[str, list[dict[int, str]]] = {"a": [{1: "1"}, {1: "1"}], "b": [{1: "1"}, {}], "c": [{}, {}]}
+    found = judge(Claim(row="a", column="AA", others=("b", "c")), COLUMNS, cells)
+    assert found.evidence == "rows missing: `c`; rows without AA on all images: `b`"

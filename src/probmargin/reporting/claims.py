@@ -13,11 +13,14 @@ Verdict = Literal["holds", "does not hold", "undecided", "not tested"]
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim, the comparisons there are for it, and the rows that have no number in its column."""
+    """A claim, the comparisons there are for it, and the rows that have no number for it."""
 
     claim: Claim
     comparisons: tuple[Comparison, ...]
     missing: tuple[str, ...]
+    """Without a record."""
+    unfinished: tuple[str, ...]
+    """With a record that has no number in the claim's column."""
     seeds: Mapping[str, tuple[int, ...]]
     """By row: its first seeds, as many as the table has trials."""
 
@@ -41,8 +44,9 @@ class Judged:
     def evidence(self) -> str:
         """The difference that decides it with its interval, or what is missing."""
         if self.verdict == "not tested":
-            rows = ", ".join(f"`{row}`" for row in self.missing)
-            return f"rows missing: {rows}" if rows else self._apart
+            lacks = {"rows missing": self.missing, f"rows without {self.claim.column} on all images": self.unfinished}
+            told = [f"{what}: {', '.join(f'`{row}`' for row in rows)}" for what, rows in lacks.items() if rows]
+            return "; ".join(told) or self._apart
         found = self.deciding
         assert found is not None
         low, high = found.deciding_interval
@@ -64,6 +68,8 @@ def judge(claim: Claim, columns: Sequence[ColumnSpec], cells: Mapping[str, Seque
     place = next(place for place, column in enumerate(columns) if column.title == claim.column and not column.is_part)
     verdicts = {row: found[place] for row, found in cells.items()}
     compared = (compare(contrast, columns[place], verdicts) for contrast in claim.contrasts)
-    missing = tuple(row for row in (claim.row, *claim.others) if not verdicts.get(row))
-    seeds = {row: tuple(sorted(verdicts.get(row, {}))) for row in (claim.row, *claim.others)}
-    return Judged(claim, tuple(found for found in compared if found is not None), missing, seeds)
+    rows = (claim.row, *claim.others)
+    missing = tuple(row for row in rows if not any(cells.get(row, ())))
+    unfinished = tuple(row for row in rows if not verdicts.get(row) and row not in missing)
+    seeds = {row: tuple(sorted(verdicts.get(row, {}))) for row in rows}
+    return Judged(claim, tuple(found for found in compared if found is not None), missing, unfinished, seeds)

@@ -96,7 +96,8 @@ def claims_csv(table: Table) -> str:
     for judged in table.claims:
         claim, found = judged.claim, judged.deciding
         line: dict[str, object] = {"table": table.spec.name, "row": claim.row, "column": claim.column, "by": claim.by}
-        line |= {"others": " ".join(claim.others), "verdict": judged.verdict, "missing": " ".join(judged.missing)}
+        missing = " ".join((*judged.missing, *judged.unfinished))
+        line |= {"others": " ".join(claim.others), "verdict": judged.verdict, "missing": missing}
         if found is not None and judged.verdict != "not tested":
             line |= {"decided_by": found.contrast.title, **_points(found, found.deciding_interval)}
             line |= {"images": found.num_examples, "seeds": len(found.seeds)}
