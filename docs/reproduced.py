@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from probmargin.core.words import counted
 from probmargin.evaluation.autoattack import VERSIONS
 from probmargin.experiments.catalogue import find
 from probmargin.experiments.grid import make_grid
@@ -162,17 +161,6 @@ def _by_seed(one: Comparison, records: list[dict[str, Any]]) -> list[str]:
     return [text[0], text[2], *(f"{single[record['seed']]:+.2f}" for record in records)]
 
 
-def progress(results: Path) -> str:
-    """How much of table 2 has been run, in a sentence."""
-    (table2,) = (table for table in kept_tables(results) if table.spec.name == "table2")
-    lines = [line for line in table2.lines if not line.row.is_extra]
-    run = [line for line in lines if line.trials]
-    own = sum(bool(line.trials) for line in table2.lines if line.row.is_extra)
-    seeds = sorted({line.trials for line in table2.lines if line.trials})
-    each = f", {' or '.join(counted(number, 'seed') for number in seeds)} each" if seeds else ""
-    return f"{len(run)} of the {len(lines)} rows of the paper's table 2 and {own} beside it have been run{each}.\n"
-
-
 def reproduction(results: Path) -> str:
     """How much of each table has been run."""
     rows = []
@@ -210,7 +198,6 @@ PARTS: Mapping[str, Callable[[Path], str]] = {
     "reweighting": reweighting,
     "before-square": before_square,
     "reproduction": reproduction,
-    "progress": progress,
     "claims": claims,
     "smoke": smoke,
 }

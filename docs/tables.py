@@ -242,7 +242,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "rates": rate_lines,
     "large-runs": large_runs,
     "table3-forecast": table3_forecast,
-    **{name: by_name(name) for name in ("reproduced", "verdicts", "reweighting", "open-question", "progress")},
+    **{name: by_name(name) for name in ("reproduced", "verdicts", "reweighting", "open-question")},
     **{name: by_name(name) for name in ("reproduction", "claims", "smoke", "before-square")},
     "label-noise": label_noise,
     "figure1c": findings("full/figure1c"),

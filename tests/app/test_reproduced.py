@@ -127,15 +127,6 @@ def test_two_recipes_for_one_row_of_the_paper_have_no_difference_there(parts: An
     assert shown[:3] == ["· paper", "· paper in table 1", "· paper for mail-trades"]
 
 
-def test_how_far_table_2_has_come_counts_rows_of_the_paper_and_ours_apart(parts: Any, tmp_path: Path) -> None:
-    assert parts["progress"](tmp_path).startswith("0 of the 8 rows of the paper's table 2 and 0 beside it have been run.")
-    for row, right in (("mail-trades", 1000), ("at", 1010), ("trades-beta5", 1000)):
-        keep(tmp_path, made_up(row, right))
-    assert "2 of the 8 rows of the paper's table 2 and 1 beside it have been run, 1 seed each." in parts["progress"](
-        tmp_path
-    )
-
-
 def test_the_question_stays_open_until_the_two_by_two_is_run(parts: Any, tmp_path: Path) -> None:
     assert parts["open-question"](tmp_path).startswith("The question is open: `two-by-two` has no record of `trades-")
     for row, right in zip(SQUARE[:3], (980, 984, 1020), strict=True):

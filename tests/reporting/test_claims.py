@@ -100,4 +100,4 @@ def test_few_images_that_differ_settle_nothing() -> None:
 def test_a_row_that_was_run_and_has_no_number_yet_is_not_called_missing() -> None:
     cells: dict[str, list[dict[int, str]]] = {"a": [{1: "1"}, {1: "1"}], "b": [{1: "1"}, {}], "c": [{}, {}]}
     found = judge(Claim(row="a", column="AA", others=("b", "c")), COLUMNS, cells)
-    assert found.evidence == "rows missing: `c`; rows without AA on all images: `b`"
+    assert found.evidence == "rows missing: `c`; rows without a number for AA: `b`"

@@ -44,7 +44,7 @@ class Judged:
     def evidence(self) -> str:
         """The difference that decides it with its interval, or what is missing."""
         if self.verdict == "not tested":
-            lacks = {"rows missing": self.missing, f"rows without {self.claim.column} on all images": self.unfinished}
+            lacks = {"rows missing": self.missing, f"rows without a number for {self.claim.column}": self.unfinished}
             told = [f"{what}: {', '.join(f'`{row}`' for row in rows)}" for what, rows in lacks.items() if rows]
             return "; ".join(told) or self._apart
         found = self.deciding
