@@ -12,7 +12,7 @@ from probmargin.reporting.dynamics import History, Labels, read_history, summari
 
 def history(lps: list[list[float]] | None = None) -> History:
     """Four examples over four epochs, the first two of them burn-in."""
-    margin = np.array([[0.1, -0.1, 0.5, -0.7], [0.1, 0.3, 0.5, -0.7], [0.2, 0.1, 0.6, -0.6], [0.4, -0.1, 0.8, -0.8]])
+    margin = np.array([[0.1, -0.1, 0.5, -0.7], [0.1, 0.3, 0.5, -0.9], [0.2, 0.1, 0.6, -0.6], [0.4, -0.1, 0.8, -0.8]])
     weight = np.array([[1.0, 1, 1, 1], [1, 1, 1, 1], [0.4, 1.0, 0.2, 2.4], [0.6, 0.6, 0.2, 2.6]])
     return History(
         index=np.array([7, 3, 11, 5]),
@@ -46,8 +46,9 @@ def test_who_carries_the_weight() -> None:
     assert found["past_burn_in"]
     weight = found["weight"]
     assert not weight["is_uniform"]
-    # Mean weights 0.5, 0.8, 0.2, 2.5: (4)^2 / (0.25 + 0.64 + 0.04 + 6.25)
-    assert weight["effective_sample_size"] == pytest.approx(16 / 7.18)
+    # The mean of both epochs' own, not that of their mean weights, 0.5, 0.8, 0.2, 2.5, which is larger.
+    assert weight["effective_sample_size"] == pytest.approx(np.mean(found["epochs"]["effective_sample_size"][2:]))
+    assert weight["effective_sample_size"] < 16 / 7.18
     # Rising 0.2, 0.5, 0.8, 2.5 with factors -3, -1, 1, 3: 7.2 / (4 * 4)
     assert weight["gini"] == pytest.approx(0.45)
     assert weight["top_10%"] == pytest.approx(2.5 / 4)
@@ -89,6 +90,12 @@ def test_who_looks_mislabelled() -> None:
     found = summarise(history(), KNOWN, burn_in=2)["suspects"]
     assert "from 2 to 4" in found["criterion"]
     assert [row["index"] for row in found["examples"]] == [5]
+    # The weight is that of every other list, the margin what the criterion speaks of: epochs 2 to 4, not 3 and 4.
+    past = history()
+    place = past.index.tolist().index(5)
+    assert found["examples"][0]["margin"] == pytest.approx(past.margin[1:, place].mean())
+    assert found["examples"][0]["margin"] != pytest.approx(past.margin[2:, place].mean())
+    assert found["examples"][0]["weight"] == pytest.approx(2.5)
     assert found["judged"] == {"wrong": 1, "precision": 1.0, "recall": 1.0, "precision_at_wrong": 1.0, "auc": 1.0}
     unknown = summarise(history(), Labels(KNOWN.labels), burn_in=2)
     assert unknown["suspects"]["judged"] is None

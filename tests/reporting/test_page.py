@@ -9,8 +9,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from report_runs import AUDIT, EVALUATION, RECIPE, evaluation, picture, report, sample, write_run
+from report_runs import AUDIT, EVALUATION, RECIPE, evaluation, metrics, picture, report, sample, write_run
 
 from probmargin.core.errors import UsageError
 from probmargin.core.stats import mcnemar
@@ -391,6 +392,60 @@ def test_charts_tell_runs_apart_by_colour_and_dashes(tmp_path: Path) -> None:
     assert found["loss"]["marks"] == [{"x": 3.5, "text": "weights begin, rate drops"}, {"x": 5.5, "text": "rate drops"}]
     single = {chart["id"]: chart for chart in charts(reports[:1])}
     assert [line["name"] for line in single["accuracy"]["series"]] == ["attacked"], "no clean pass, no curve"
+
+
+def test_a_chart_marks_what_the_runs_on_it_did(tmp_path: Path) -> None:
+    unwatched = [json.dumps({key: row[key] for key in row if key != "monitors"}) for row in metrics(6)]
+    recipe = {**RECIPE, "lr_milestones": [4], "weight": {"name": "uniform"}, "objective": {"name": "at"}}
+    paths = [write_run(tmp_path / "a"), write_run(tmp_path / "b", recipe=recipe)]
+    (paths[1] / "metrics.jsonl").write_text("\n".join(unwatched), encoding="utf-8")
+    found = {chart["id"]: chart for chart in charts([report(path) for path in paths])}
+    own = [{"x": 3.5, "text": "weights begin, rate drops"}, {"x": 5.5, "text": "rate drops"}]
+    assert found["monitors"]["marks"] == own, "the other run has no monitors"
+    assert [mark["text"] for mark in found["loss"]["marks"]] == [
+        "weights begin (a), rate drops (a)",
+        "rate drops (b)",
+        "rate drops (a)",
+    ]
+    assert "not to be compared" in found["loss"]["note"]
+    assert "not to be compared" not in found["accuracy"]["note"]
+    assert "not to be compared" not in charts([report(paths[0])])[0]["note"]
+
+
+def test_the_ends_of_a_run_without_weights_are_those_of_the_mean_margin(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", recipe={**RECIPE, "weight": {"name": "uniform"}})
+    margin = np.array([[0.5, 0.1], [0.5, 0.1], [0.5, 0.1], [0.5, 0.1], [0.5, 0.1], [-0.4, 0.3]])
+    arrays = {"margin": margin, "weight": np.ones_like(margin), "correct": margin > 0}
+    np.savez(path / "dynamics.npz", index=np.arange(2), epochs=np.arange(6), **arrays)  # type: ignore[arg-type]
+    found = report(path).dynamics
+    assert found is not None
+    # Over epochs 4 to 6, after burn-in: 0.2 and 0.167; the last epoch alone has them the other way round.
+    assert [entry["index"] for entry in found.largest] == [0, 1]
+    assert found.largest[0]["margin"] == pytest.approx(0.2)
+    assert "Largest margin, epochs 4 to 6" in page_of(path).words
+
+
+def test_a_part_of_the_test_set_is_called_one(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a")
+    part = {**EVALUATION, "test_images": 360, "hardware": "a machine"}
+    (path / "evaluation.json").write_text(json.dumps(part), encoding="utf-8")
+    page = page_of(path)
+    assert "Of the first 100 of 360 test images, 86 (86.0%) are classified correctly" in page.words
+    assert "judged on images 100 of 360" in page.words
+    assert "judged by protocol custom, Linf eps 0.1, seed 0" in page.words
+    assert "judged: hardware a machine" in page.words
+    assert "1 of 2 checks pass, 1 not run" in page.words
+
+
+def test_autoattack_is_shown_attack_by_attack(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a")
+    assert "attack of AutoAttack" not in page_of(path).words
+    steps = {"apgd-ce": 0.6, "apgd-t": 0.54, "fab-t": 0.54, "square": 0.54}
+    judged = {**EVALUATION, "aa": {**EVALUATION["aa"], "steps": steps}}
+    (path / "evaluation.json").write_text(json.dumps(judged), encoding="utf-8")
+    told = page_of(path).words
+    for row in ("APGD-CE26 of 8660.0%", "APGD-T6 of 6054.0%", "FAB-T0 of 5454.0%", "Square0 of 5454.0%"):
+        assert row in told
 
 
 def test_many_large_runs_stay_under_three_megabytes(tmp_path: Path) -> None:

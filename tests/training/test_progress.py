@@ -29,8 +29,11 @@ METRICS: dict[str, Any] = {
 
 def test_a_line_says_everything() -> None:
     line = epoch_line(METRICS, 10)
-    for words in ("epoch 3/10", "lr 0.1", "loss 1.2345", "natural 80.0%", "robust 50.0%", "weight 1.00", "ess 40"):
+    for words in ("epoch 3/10", "lr 0.1", "loss 1.2345", "natural 80.0%", "robust 50.0%", "ess 40", "900 img/s"):
         assert words in line
+    assert "weight" not in line
+    assert "natural" not in epoch_line(METRICS | {"natural_accuracy": None}, 10)
+    assert "weight 0.85" in epoch_line(METRICS | {"weight_mean": 0.85}, 10)
     watched = METRICS | {"validation": {"robust_accuracy": 0.4}, "monitors": {"pgd-20": 0.3}}
     assert epoch_line(watched, 10).endswith("held out robust 40.0%  test monitors: pgd-20 30.0%")
 
@@ -55,6 +58,17 @@ def test_a_terminal_gets_a_bar_with_the_numbers() -> None:
     for words in ("epoch 3/10", "loss 1.2345", "ess 40", "900 img/s", "ETA", "1/100"):
         assert words in shown
     assert not reporter.is_live
+
+
+def test_an_epoch_on_a_terminal_breaks_between_numbers() -> None:
+    screen = io.StringIO()
+    reporter = Reporter(console=Console(file=screen, force_terminal=True, width=80))
+    reporter.start("mail-at", 100, 0)
+    watched = METRICS | {"validation": {"robust_accuracy": 0.4}, "monitors": {"pgd-20": 0.3, "cw": 0.25}}
+    reporter.epoch(watched, 10)
+    reporter.stop()
+    numbers = "epoch 3/10  lr 0.1  loss 1.2345  natural 80.0%  robust 50.0%  ess 40"
+    assert f"{numbers}\n  held out robust 40.0%  test monitors: pgd-20 30.0%, cw 25.0%\n" in screen.getvalue()
 
 
 def bar_at(width: int, metrics: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from probmargin._version import __version__
+from probmargin.core.words import counted
 
 
 def versions() -> dict[str, str]:
@@ -27,7 +28,8 @@ def hardware(device: torch.device) -> str:
     """The machine in words."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    return f"{platform.machine()} CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    cores, threads = counted(os.cpu_count() or 1, "core"), counted(torch.get_num_threads(), "thread")
+    return f"{platform.machine()} CPU, {cores}, {threads}"
 
 
 def commit() -> str | None:

@@ -132,7 +132,7 @@ def by_epoch(history: History) -> dict[str, Any]:
     }
 
 
-def _example(history: History, known: Labels | None, place: int) -> dict[str, Any]:
+def example(history: History, known: Labels | None, place: int) -> dict[str, Any]:
     """One example in a list."""
     label = None if known is None else int(known.labels[place])
     entry = {
@@ -164,11 +164,11 @@ def weight_summary(history: History, known: Labels | None, top: int) -> dict[str
     heaviest = {share: falling[: max(1, round(share * len(weight)))] for share in (0.01, 0.1)}
     return {
         "is_uniform": bool(np.ptp(history.weight) <= 1e-6),
-        "effective_sample_size": effective_sample_size(weight),
+        "effective_sample_size": float(np.mean([effective_sample_size(row) for row in history.weight])),
         "gini": gini(weight),
         **{f"top_{share:.0%}": _share(weight, places) for share, places in heaviest.items()},
-        "largest": [_example(history, known, place) for place in falling[:top].tolist()],
-        "smallest": [_example(history, known, place) for place in rising[:top].tolist()],
+        "largest": [example(history, known, place) for place in falling[:top].tolist()],
+        "smallest": [example(history, known, place) for place in rising[:top].tolist()],
     }
 
 
@@ -217,7 +217,7 @@ def disagreement(history: History, known: Labels | None, lps: Array, margin: Arr
     order = np.argsort(-np.abs(gap), kind="stable")[:top]
     examples = []
     for place in order.tolist():
-        entry = _example(history, known, place)
+        entry = example(history, known, place)
         examples.append(entry | {"lps": float(lps[place]), "margin": float(margin[place]), "gap": float(gap[place])})
     return {
         "rank_correlation": rank_correlation(lps, margin),
@@ -230,7 +230,8 @@ def disagreement(history: History, known: Labels | None, lps: Array, margin: Arr
 def suspects(history: History, known: Labels | None, top: int, shown: History | None = None) -> dict[str, Any]:
     """Examples that look mislabelled: wrong in every epoch after the first quarter, by 0.25 or more in the mean.
 
-    Their numbers in the list are averages over `shown`, so that one example has one weight everywhere.
+    Weights in the list are averages over `shown`, so that one example has one everywhere; margins are what it is
+    found by.
     """
     late = history.since(int(np.ceil(np.quantile(history.epochs, 0.25))))
     margin = late.margin.mean(axis=0)
@@ -242,7 +243,7 @@ def suspects(history: History, known: Labels | None, top: int, shown: History | 
         f"with a mean margin of {SUSPECT_MARGIN:g} or less",
         "count": len(listed),
         "share": len(listed) / len(margin),
-        "examples": [_example(shown or late, known, place) for place in listed[:top]],
+        "examples": [example(shown or late, known, place) | {"margin": float(margin[place])} for place in listed[:top]],
         "judged": None,
     }
     if known is not None and known.is_wrong is not None and known.is_wrong.any():

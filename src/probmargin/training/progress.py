@@ -38,27 +38,42 @@ def duration(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
-def _numbers(metrics: dict[str, Any]) -> str:
-    return (
-        f"loss {metrics['loss']:.4f}  "
-        f"natural {percent(metrics['natural_accuracy'])}  robust {percent(metrics['robust_accuracy'])}  "
-        f"weight {metrics['weight_mean']:.2f}  ess {metrics['effective_sample_size']:.0f}  "
-        f"{metrics['images_per_second']:.0f} img/s"
-    )
-
-
-def epoch_line(metrics: dict[str, Any], epochs: int) -> str:
-    """One epoch in one line."""
-    line = f"epoch {metrics['epoch'] + 1}/{epochs}  lr {metrics['lr']:g}  {_numbers(metrics)}"
+def epoch_line(metrics: dict[str, Any], epochs: int, *, with_speed: bool = True) -> str:
+    """One epoch in one line; a mean weight of one, which says nothing, is left out."""
+    shares = {name: metrics[f"{name}_accuracy"] for name in ("natural", "robust")}
+    pieces = [f"epoch {metrics['epoch'] + 1}/{epochs}", f"lr {metrics['lr']:g}"]
+    pieces += [f"loss {metrics['loss']:.4f}"]
+    pieces += [f"{name} {percent(share)}" for name, share in shares.items() if share is not None]
+    if f"{metrics['weight_mean']:.2f}" != "1.00":
+        pieces.append(f"weight {metrics['weight_mean']:.2f}")
+    pieces.append(f"ess {metrics['effective_sample_size']:.0f}")
+    if with_speed:
+        pieces.append(f"{metrics['images_per_second']:.0f} img/s")
     if look := metrics.get("validation"):
         kind = "natural" if look["robust_accuracy"] is None else "robust"
-        line += f"  held out {kind} {percent(score(look))}"
+        pieces.append(f"held out {kind} {percent(score(look))}")
     if metrics.get("monitors"):
-        shares = ", ".join(f"{name} {percent(share)}" for name, share in metrics["monitors"].items())
-        line += f"  test monitors: {shares}"
+        found = ", ".join(f"{name} {percent(share)}" for name, share in metrics["monitors"].items())
+        pieces.append(f"test monitors: {found}")
     if "data_wait_share" in metrics:
-        line += f"  waited for images {percent(metrics['data_wait_share'])}"
-    return line
+        pieces.append(f"waited for images {percent(metrics['data_wait_share'])}")
+    return _GAP.join(pieces)
+
+
+def folded(line: str, width: int) -> str:
+    """A line broken between its pieces, what goes over indented, where it is longer than a terminal is wide.
+
+    >>> folded("epoch 1/2  loss 1.25  robust 40.0%", 24)
+    'epoch 1/2  loss 1.25\\n  robust 40.0%'
+    """
+    lines = [""]
+    for piece in line.split(_GAP):
+        longer = f"{lines[-1]}{_GAP}{piece}" if lines[-1] else piece
+        if lines[-1] and len(longer) > width:
+            lines.append(_GAP + piece)
+        else:
+            lines[-1] = longer
+    return "\n".join(lines)
 
 
 def _clock(seconds: float | None) -> str:
@@ -163,9 +178,9 @@ class Reporter:
         is_last = metrics["epoch"] + 1 == epochs
         if self._bar is not None:
             self.glance(metrics, epochs)
-            self._bar.console.print(
-                epoch_line(metrics, epochs), highlight=False, markup=False, emoji=False, soft_wrap=True
-            )
+            # The bar has the speed.
+            line = folded(epoch_line(metrics, epochs, with_speed=False), self.console.width)
+            self._bar.console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
         elif is_last or now - self._last_line > 0.5:
             self._last_line = now
             self.say(epoch_line(metrics, epochs) + self._remaining(now))

@@ -94,6 +94,7 @@ def charts(reports: Sequence[RunReport]) -> list[dict[str, Any]]:
 def _chart(chart: Chart, reports: Sequence[RunReport]) -> dict[str, Any]:
     most = MOST_POINTS // max(4, len(reports))
     found = [_points(chart, report.folder.metrics, most) for report in reports]
+    drawn = [report for report, points in zip(reports, found, strict=True) if points]
     single = len({order for points in found for order, *_ in points}) == 1
     lines = []
     for place, points in enumerate(found):
@@ -103,11 +104,11 @@ def _chart(chart: Chart, reports: Sequence[RunReport]) -> dict[str, Any]:
     return {
         "id": chart.id,
         "title": chart.title,
-        "note": chart.note,
+        "note": chart.note + _caution(chart, drawn),
         "format": chart.format,
         "log": chart.is_log,
         "series": lines,
-        "marks": _marks(reports),
+        "marks": _marks(drawn, several=len(reports) > 1),
         "alt": _alt(chart.title, chart.format, lines),
     }
 
@@ -145,13 +146,19 @@ def _alt(title: str, kind: str, lines: list[dict[str, Any]]) -> str:
     return f"{title} over epochs: {'; '.join(told)}."
 
 
-def _marks(reports: Sequence[RunReport]) -> list[dict[str, Any]]:
-    """Ends of burn-in and drops of the learning rate; what not all runs have names those that do."""
+def _caution(chart: Chart, reports: Sequence[RunReport]) -> str:
+    """Losses of other objectives are other quantities."""
+    objectives = {str((report.folder.recipe.get("objective") or {}).get("name")) for report in reports}
+    return " Objectives differ: not to be compared between runs." if chart.id == "loss" and len(objectives) > 1 else ""
+
+
+def _marks(reports: Sequence[RunReport], *, several: bool) -> list[dict[str, Any]]:
+    """Ends of burn-in and drops of the learning rate; of several runs' what not all drawn have names those that do."""
     each = {report.label: _marks_of(report.folder.recipe, report.folder.trained) for report in reports}
     texts: dict[int, list[str]] = {}
     for epoch, text in dict.fromkeys(mark for marks in each.values() for mark in marks):
         owners = [label for label, marks in each.items() if (epoch, text) in marks]
-        whose = "" if len(owners) == len(each) else f" ({', '.join(owners)})"
+        whose = f" ({', '.join(owners)})" if several and len(owners) < len(each) else ""
         texts.setdefault(epoch, []).append(text + whose)
     # A rate that drops after epoch 9 is lower in epoch 10: the mark stands between.
     return [{"x": epoch + 0.5, "text": ", ".join(words)} for epoch, words in sorted(texts.items())]

@@ -93,8 +93,21 @@ def _facts(report: RunReport) -> dict[str, str]:
         facts["gone on from"] = "; ".join(_place(state) for state in record["resumes"])
     if "images_per_second" in record:
         facts["images a second"] = f"{record['images_per_second']:,.0f}"
+    facts |= _judged(folder.evaluation or {})
     facts |= {f"version of {name}": version for name, version in (record.get("versions") or {}).items()}
     return {name: short(value) for name, value in facts.items()}
+
+
+def _judged(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """How and where a run was judged."""
+    if not {"norm", "eps", "protocol"} <= set(evaluation):
+        return {}
+    seen, there = evaluation.get("num_examples"), evaluation.get("test_images")
+    ball = f"protocol {evaluation['protocol']}, {evaluation['norm']} eps {radius(float(evaluation['eps']))}"
+    found = {"judged by": f"{ball}, seed {evaluation.get('seed')}"}
+    found |= {"judged on images": f"{seen:,} of {there:,}"} if seen and there else {}
+    facts = {f"judged: {name}": evaluation.get(name) for name in ("hardware", "commit")}
+    return found | {name: value for name, value in facts.items() if value}
 
 
 def _place(state: Mapping[str, int]) -> str:

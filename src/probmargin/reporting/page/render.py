@@ -130,6 +130,7 @@ def _run(report: RunReport, place: int) -> dict[str, Any]:
         "gaps_of": {section: [gap for gap in found if gap.section == section] for section, _ in SECTIONS},
         "confusion": classes.confusion(report),
         "gap": results.attack_gap(report.folder.evaluation),
+        "stages": results.stage_rows(report.folder.evaluation),
         "remarks": results.remarks(report.folder.evaluation),
         "audit": report.folder.audit,
         "gallery": report.gallery,

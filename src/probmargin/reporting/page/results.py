@@ -171,6 +171,35 @@ def _measured(report: RunReport, name: str) -> dict[str, Any]:
     return {**facts, "data_fingerprint": fingerprint, "attack": entry.get("attack"), "attacks": entry.get("attacks")}
 
 
+@dataclass(frozen=True)
+class StageRow:
+    """One attack of AutoAttack: how many images it broke of those that stood before it, and what stands then."""
+
+    title: str
+    before: int
+    broken: int
+    standing: str
+
+
+def stage_rows(evaluation: dict[str, Any] | None) -> list[StageRow]:
+    """AutoAttack's attacks one after another; none where it was not run, or not after clean images.
+
+    >>> aa = {"steps": {"apgd-ce": 0.5, "square": 0.25}, "num_examples": 4}
+    >>> [(row.title, row.broken, row.standing) for row in stage_rows({"nat": {"correct": "1110"}, "aa": aa})]
+    [('APGD-CE', 1, '50.0%'), ('Square', 1, '25.0%')]
+    """
+    nat, aa = (evaluation or {}).get("nat") or {}, (evaluation or {}).get("aa") or {}
+    if not (nat.get("correct") and aa.get("steps")):
+        return []
+    count = int(aa["num_examples"])
+    before, rows = str(nat["correct"])[:count].count("1"), []
+    for name, share in aa["steps"].items():
+        left = round(share * count)
+        rows.append(StageRow(attack_name(name), before, before - left, percent(share)))
+        before = left
+    return rows
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttackGap:
     """How much PGD overstates: images that withstand it and fall to AutoAttack."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from probmargin.reporting.dynamics import UNREADABLE, History, Labels, read_history, summarise
+from probmargin.reporting.dynamics import UNREADABLE, History, Labels, example, read_history, summarise
 
 Array = npt.NDArray[Any]
 Entry = dict[str, Any]
@@ -95,7 +95,7 @@ def describe(history: History, known: Labels | None, burn_in: int) -> Dynamics:
     summary = summarise(history, known, burn_in=burn_in, top=TOP)
     largest, smallest = summary["weight"]["largest"], summary["weight"]["smallest"]
     if summary["weight"]["is_uniform"]:
-        largest, smallest = _ends(history, known)
+        largest, smallest = _ends(history.since(burn_in), known)
     top = float(np.quantile(history.weight, 0.999))
     return Dynamics(
         summary=summary,
@@ -106,14 +106,8 @@ def describe(history: History, known: Labels | None, burn_in: int) -> Dynamics:
     )
 
 
-def _ends(history: History, known: Labels | None) -> tuple[list[Entry], list[Entry]]:
-    """The examples of the largest and of the smallest margin in the last epoch."""
-    margin = history.margin[-1]
-    order = np.argsort(margin, kind="stable")
-
-    def entry(place: int) -> Entry:
-        name = None if known is None else known.name(int(known.labels[place]))
-        found = {"index": int(history.index[place]), "class": name, "margin": float(margin[place])}
-        return {**found, "weight": float(history.weight[-1, place])}
-
-    return [entry(place) for place in order[::-1][:TOP].tolist()], [entry(place) for place in order[:TOP].tolist()]
+def _ends(late: History, known: Labels | None) -> tuple[list[Entry], list[Entry]]:
+    """The examples of the largest and of the smallest mean margin."""
+    order = np.argsort(late.margin.mean(axis=0), kind="stable").tolist()
+    largest, smallest = order[::-1][:TOP], order[:TOP]
+    return [example(late, known, place) for place in largest], [example(late, known, place) for place in smallest]

@@ -65,14 +65,16 @@ def _right(entry: dict[str, Any]) -> tuple[int, int]:
 def _judged(evaluation: dict[str, Any]) -> str:
     nat, worst = evaluation.get("nat"), evaluation.get("worst_case")
     right, total = _right(nat) if nat is not None else (0, 0)
-    clean = f"Of {total:,} test images, {count_of(right, total)} are classified correctly" if nat is not None else ""
+    there = int(evaluation.get("test_images") or total)
+    which = f"the first {total:,} of {there:,}" if total < there else f"{total:,}"
+    clean = f"Of {which} test images, {count_of(right, total)} are classified correctly" if nat is not None else ""
     if worst is None:
         return f"{clean}; no attack was tried." if clean else "No result can be read."
     held, seen = _right(worst)
     tried = joined([attack_name(name) for name in worst["attacks"]])
-    which = f"the worst of {tried}" if len(worst["attacks"]) > 1 else tried
+    strongest = f"the worst of {tried}" if len(worst["attacks"]) > 1 else tried
     low, high = (percent(share) for share in worst["interval"])
-    text = f"after the strongest attack tried ({which}; {_ball(evaluation)}), 95% interval {low} to {high}."
+    text = f"after the strongest attack tried ({strongest}; {_ball(evaluation)}), 95% interval {low} to {high}."
     if clean and seen == total:
         return f"{clean}, and {count_of(held, seen)} still are {text}"
     apart = f"Of the {seen:,} images every attack saw, {count_of(held, seen)} are classified correctly {text}"
@@ -165,5 +167,5 @@ def _audit(folder: Folder) -> Number:
     checks = [check["verdict"] for check in folder.audit["checks"]]
     passed, ran = checks.count("pass"), len(checks) - checks.count("not run")
     is_good = folder.audit.get("verdict") == "pass"
-    detail = f"{passed} of {ran} checks pass"
+    detail = f"{passed} of {ran} checks pass" + (f", {len(checks) - ran} not run" if ran < len(checks) else "")
     return Number("Audit", "passes" if is_good else "warns", detail, tone="good" if is_good else "bad")

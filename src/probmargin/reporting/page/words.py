@@ -4,7 +4,13 @@ from collections.abc import Sequence
 
 DASH = "\N{EN DASH}"
 """Stands where there is no value."""
-NAMES = {"nat": "clean", "aa": "AutoAttack", "aa-plus": "AutoAttack plus", "aa-rand": "AutoAttack rand"}
+NAMES = {
+    "square": "Square",
+    "nat": "clean",
+    "aa": "AutoAttack",
+    "aa-plus": "AutoAttack plus",
+    "aa-rand": "AutoAttack rand",
+}
 
 
 def percent(share: float | None, digits: int = 1) -> str:

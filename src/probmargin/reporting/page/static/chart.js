@@ -60,6 +60,8 @@ class Chart {
     this.tip = html("div", "tip");
     this.tip.hidden = true;
     this.legend(figure.querySelector(".legend"));
+    // Names of marks that do not fit above the plot.
+    this.names = html("li", "", figure.querySelector(".legend"));
     this.listen();
     new ResizeObserver(() => this.draw()).observe(this.plot);
   }
@@ -127,17 +129,28 @@ class Chart {
       svg("text", { x: this.x(epoch), y: height - box.bottom + 16, "text-anchor": "middle" }, root, String(epoch));
     }
     svg("text", { x: width - box.right, y: height - 2, "text-anchor": "end" }, root, "epoch");
-    let taken = box.left;
-    for (const mark of this.data.marks || []) {
-      if (!this.inside(mark.x)) continue;
-      const x = this.x(mark.x), room = 6.2 * mark.text.length;
+    this.marks(root);
+  }
+
+  // Names stand beside their lines where all of them have room; else lines are numbered, and the legend has the names.
+  marks(root) {
+    const { width, height, box } = this.size, right = width - box.right;
+    const marks = (this.data.marks || []).filter((mark) => this.inside(mark.x)).map((mark) => ({ x: this.x(mark.x), text: mark.text }));
+    const spans = marks.map(({ x, text }) => {
+      const room = 6.2 * text.length, from = x + 4 + room > right ? x - room - 4 : x + 4;
+      return [from, from + room];
+    });
+    const fits = spans.every(([from, to], place) => from >= box.left && marks.every(({ x }, other) =>
+      other === place || ((x < from - 3 || x > to + 3) && (spans[other][1] + 6 < from || spans[other][0] > to + 6))));
+    marks.forEach(({ x, text }, place) => {
       svg("line", { x1: x, x2: x, y1: box.top, y2: height - box.bottom, class: "mark" }, root);
-      const from = x + room > width - box.right ? x - room - 4 : x + 4;
-      // A name that would lie on another is left out; the line stays.
-      if (from < taken) continue;
-      svg("text", { x: from, y: box.top - 4 }, root, mark.text);
-      taken = from + room + 6;
-    }
+      const where = fits ? { x: spans[place][0] } : { x, "text-anchor": "middle" };
+      svg("text", { ...where, y: box.top - 4, class: "name" }, root, fits ? text : String(place + 1));
+    });
+    this.names.hidden = fits;
+    const numbers = new Map();
+    marks.forEach(({ text }, place) => numbers.set(text, [...(numbers.get(text) || []), place + 1]));
+    this.names.textContent = fits ? "" : [...numbers].map(([text, places]) => `${places.join(", ")}: ${text}`).join("; ");
   }
 
   visible(x) { return x.map((_, place) => place).filter((place) => this.inside(x[place])); }
