@@ -15,14 +15,20 @@ from program import Program, program as program
 from torch import nn
 from trained_run import trained as trained
 
+import probmargin as pm
 from probmargin.api import load_data
-from probmargin.core.errors import Interrupted
+from probmargin.attacks.apgd import APGD
+from probmargin.attacks.pgd import PGD
+from probmargin.core.errors import Interrupted, UsageError
 from probmargin.experiments import demo, local, reproduce
+from probmargin.methods.plain import with_settings
 from probmargin.methods.resolve import METHODS, resolve
 from probmargin.models.build import build_model
 from probmargin.runs.run import open_run
-from probmargin.training.guards import idle_weights, rate_of_sgd, short_reach
+from probmargin.training.guards import idle_weights, other_scale, rate_of_sgd, short_reach
+from probmargin.training.validation import ball_of
 
+OWN_MARGIN = ("margin=pm_adv", "weight=sigmoid", "attack=pgd")
 QUICK = ("--epochs", "2", "--set", "attack.num_steps=1", "--device", "cpu", "--model", "small-cnn")
 
 
@@ -257,6 +263,71 @@ def test_an_attack_that_does_not_reach_its_ball_does_by_the_step_that_is_named(s
     assert line is not None
     settings["attack.step_size"] = line.rpartition("attack.step_size=")[2]
     assert short_reach(resolve("at", data="digits", settings=settings)) is None
+
+
+def test_a_run_is_judged_watched_and_audited_at_the_radius_that_its_phases_end_with(program: Program) -> None:
+    phases = '[{"from_epoch": 1, "set": {"attack.eps": 0.2, "attack.step_size": 0.2}}]'
+    asked = ("train", "--data", "digits", "--method", "at", "--out", "run", *QUICK, "--set", "attack.step_size=0.1")
+    trained = program(*asked, "--set", "attack.eps=0.05", "--set", f"phases={phases}", "--monitor", "fgsm:40")
+    assert trained.code == 0, trained.err
+    for command in (("evaluate", "run", "--attacks", "nat,fgsm", "--num-examples", "40"), ("audit", "run")):
+        assert "Linf eps 0.2, " in program(*command).out
+    told = json.loads(Path("run/evaluation.json").read_text(encoding="utf-8"))
+    last = json.loads(Path("run/metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    assert last["monitors"]["fgsm"] == told["fgsm"]["robust_accuracy"]
+    assert ball_of(open_run("run").recipe) == ("Linf", 0.2)
+    assert program("report", "run", "-o", "r.html").code == 0
+    page = Path("r.html").read_text(encoding="utf-8")
+    assert "and trained for" not in page
+    assert "Linf eps 0.05, 0.2 at the end" in page
+
+
+def test_an_attack_that_falls_short_in_a_later_phase_is_named() -> None:
+    phases = '[{"from_epoch": 4, "set": {"attack.eps": 0.2, "attack.num_steps": 3}}]'
+    line = short_reach(resolve("at", data="digits", epochs=6, settings={"phases": phases}))
+    assert line is not None
+    assert line.startswith("the attack from epoch 5 on goes 3 steps of 0.03, to 0.09 and not to its eps 0.2")
+
+
+def test_a_weight_that_reads_another_scale_than_its_margin_has_is_named() -> None:
+    for weight in ("gairat_tanh", "gairat_sigmoid", "gairat_discrete"):
+        line = other_scale(resolve("mail-at", data="digits", settings={"weight": weight}))
+        assert f"the weight {weight} reads attack steps survived, and the margin pm_adv" in (line or "")
+    for weight in ("sigmoid", "hinge", "hinge_as_printed", "step"):
+        line = other_scale(resolve("mail-at", data="digits", settings={"margin": "lps", "weight": weight}))
+        assert "the margin lps counts attack steps" in (line or "")
+    for name, presets in METHODS.items():
+        for preset in presets:
+            assert other_scale(resolve(name, preset=preset)) is None, (name, preset)
+
+
+def test_another_norm_asks_for_its_radius(program: Program) -> None:
+    asked = ("train", "--data", "digits", "--model", "small-cnn", "--method", "mail-at", "--out", "run")
+    program.refuses(
+        "attack.eps 0.15 is a radius in Linf: give attack.eps and attack.step_size too, such as 0.5 and 0.1",
+        *asked,
+        *("--set", "attack.norm=L2"),
+    )
+    settings: dict[str, Any] = {"attack.norm": "L2", "attack.eps": "0.5", "attack.step_size": 0.1}
+    assert resolve("mail-at", settings=settings).attack == PGD(norm="L2", eps=0.5, step_size=0.1)
+    in_l2 = resolve("mail-at", settings=settings)
+    phase = {"from_epoch": 3, "set": {"attack.norm": "Linf"}}
+    with pytest.raises(UsageError, match=r"attack\.eps 0\.5 is a radius in L2"):
+        with_settings(in_l2, {"phases": [phase]}).at(3)
+    assert resolve("mail-at", settings={"attack.norm": "Linf"}).attack == resolve("mail-at").attack
+    with pytest.raises(UsageError, match="eps 8/255 is a radius in Linf: pass eps as well as norm='L2'"):
+        pm.attack("apgd", norm="L2")
+    assert pm.attack("apgd", norm="L2", eps=0.5) == APGD(norm="L2", eps=0.5)
+
+
+@pytest.mark.parametrize(("method", "settings"), [("mail-at", ("objective=standard",)), ("standard", OWN_MARGIN)])
+def test_a_margin_of_attacked_images_without_any_is_refused_before_training(
+    program: Program, method: str, settings: tuple[str, ...]
+) -> None:
+    words = [word for setting in settings for word in ("--set", setting)]
+    asked = ("train", "--data", "digits", "--model", "small-cnn", "--method", method, *words, "--out", "run")
+    program.refuses("the margin pm_adv reads attacked images, and the objective standard has none", *asked)
+    assert not Path("run").exists()
 
 
 def test_a_rate_of_sgd_is_not_left_to_adamw_in_silence(program: Program) -> None:

@@ -224,6 +224,16 @@ def test_mail_loss_without_a_seed_follows_torch() -> None:
     assert losses[0] == losses[1] != losses[2]
 
 
+def test_the_flag_takes_weights_away_and_nothing_else() -> None:
+    for name in ("at", "trades", "trades-awp", "awp", "fat", "fat-trades"):
+        assert loss_recipe(name, False) == loss_recipe(name, True), f"{name} has no weights"
+    bare = loss_recipe("mail-awp", False)
+    assert bare.awp == loss_recipe("mail-awp", True).awp is not None
+    assert not bare.is_reweighted
+    whole = loss_recipe("mail-trades", True)
+    assert loss_recipe("mail-trades", False) == whole.without_weights()
+
+
 def test_weighted_differs_from_burn_in() -> None:
     x, labels = images(5, 8, size=8)
     losses = [

@@ -40,7 +40,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One run, two runs, one that has only begun, and runs whose every name is a script."""
     folder = tmp_path_factory.mktemp("pages")
     runs = folder / "runs"
-    names = {"one": ["a"], "two": ["a", "b"], "harmful": ["c", "d"], "begun": ["e"], "apart": ["a", "long-name"], "early": ["long-name"]}
+    names = {"one": ["a"], "two": ["a", "b"], "harmful": ["c", "d"], "begun": ["e"]}
+    names |= {"apart": ["a", "long-name"], "early": ["long-name"]}
     for name in "ab":
         write_run(runs / name)
     for name in "cd":

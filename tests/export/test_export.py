@@ -97,6 +97,17 @@ def test_a_file_is_the_model_with_its_normalisation_at_any_batch_size(
     assert "Not measured: robust accuracy" in text
     assert "against Linf perturbations of 0.05" in text
     assert card["date"] in text
+    assert f"```python\n{card['use']}\n```" in text
+    used: dict[str, Any] = {"images": x[:2].numpy()} if format == "onnx" else {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(out if format == "robustbench" else tmp_path)
+        patch.syspath_prepend(str(out))
+        patch.delitem(sys.modules, "model", raising=False)
+        exec(card["use"], used)
+        patch.delitem(sys.modules, "model", raising=False)
+    with torch.no_grad():
+        logits = torch.from_numpy(used["logits"]) if format == "onnx" else used["model"](x[:2])
+        torch.testing.assert_close(logits, original(x[:2]), rtol=1e-4, atol=1e-4)
 
 
 def test_a_card_carries_what_was_measured(trained: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A run that cannot be saved stops with a reason, and what it had saved is as it was."""
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,14 @@ from training_runs import StopAfter, fit, recipe
 from probmargin.core.errors import UsageError
 from probmargin.methods.method import Phase
 from probmargin.runs.run import open_run
-from probmargin.training.guards import above_chance, check_collapse, check_last_batch, out_of_memory_named
+from probmargin.training.guards import (
+    above_chance,
+    best_luck,
+    chance_line,
+    check_collapse,
+    check_last_batch,
+    out_of_memory_named,
+)
 from probmargin.training.loop import TrainingStopped
 from probmargin.training.progress import Reporter
 from probmargin.training.stepper import Stepper
@@ -124,6 +132,30 @@ def test_a_constant_prediction_before_anything_was_learnt_is_no_collapse() -> No
     with pytest.raises(TrainingStopped, match="class 1"):
         check_collapse(0, sums, top_accuracy=0.9, learnt=learnt)
     check_collapse(0, [*sums[:6], 99.0, 99.0], top_accuracy=0.9, learnt=learnt)
+
+
+class Told(Reporter):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_a_run_that_ends_at_chance_says_so(tmp_path: Path) -> None:
+    luck = best_luck(torch.arange(1000) % 10)
+    assert luck == pytest.approx(0.1 + 4 * math.sqrt(0.09 / 1000))
+    shares = {"natural_accuracy": None, "robust_accuracy": 0.13}
+    assert "ends at chance: in its last epoch 13.0% of the training images are right" in str(chance_line(shares, luck))
+    assert chance_line({**shares, "natural_accuracy": 0.5}, luck) is None
+    assert chance_line({"natural_accuracy": 0.2, "robust_accuracy": None}, luck) is None
+    for lr, is_stuck in ((1e-9, True), (0.1, False)):
+        reporter = Told()
+        fit(tmp_path / f"run-{lr}", recipe("at", lr=lr), reporter=reporter)
+        assert any("ends at chance" in line for line in reporter.lines) == is_stuck
 
 
 def too_much() -> None:

@@ -19,6 +19,7 @@ from probmargin.core.frozen import frozen
 from probmargin.core.losses import cross_entropy, is_correct, logit_margin
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels, Logits
+from probmargin.core.words import radius
 from probmargin.evaluation.audit_rules import RULES, Check, number_or_none
 from probmargin.evaluation.checks import (
     check_logits,
@@ -234,4 +235,7 @@ def lines(result: dict[str, Any]) -> list[str]:
         shown.append(f"{check['verdict']:<9}{check['name']:<18}{limit:<26}{check['measures']}")
         if check["verdict"] == "warn":
             shown.append(f"{'':<9}{check['advice']}")
-    return [*shown, f"{result['verdict']}: {result['norm']} eps {result['eps']:.5g}, {result['num_examples']} images"]
+    return [
+        *shown,
+        f"{result['verdict']}: {result['norm']} eps {radius(result['eps'])}, {result['num_examples']} images",
+    ]

@@ -117,7 +117,7 @@ def with_classes_of(model: nn.Module, data: DataSet, name: str) -> DataSet:
 
 def say_radius(run: Run | None, asked: str | None, eps: float, log: Callable[[str], None]) -> None:
     """The radius of a run that was trained for none, which other runs on the same data may not share."""
-    if run is not None and asked is None and run.recipe.attack is None:
+    if run is not None and asked is None and run.recipe.final_attack is None:
         log(f"{run.path} was trained without an attack: eps is {radius(eps)}; give --eps to judge it as another run is")
 
 

@@ -270,7 +270,7 @@ def settings_of(request: EvaluationRequest, run: Run | None, total: int) -> Eval
         raise UsageError(
             f"protocol {chosen.name} fixes norm, eps and images: leave out --norm, --eps and --num-examples"
         )
-    trained = run.recipe.attack if run else None
+    trained = run.recipe.final_attack if run else None
     own = chosen or trained
     own_norm, own_eps = getattr(own, "norm", standard.norm), float(getattr(own, "eps", standard.eps))
     norm = own_norm if request.norm is None else coerce(request.norm, Norm, "--norm")

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from probmargin.core.stats import wilson_interval
+from probmargin.core.words import radius
 from probmargin.evaluation.verdicts import Array, EntryVerdicts, Verdicts, seen_by_all, worst_case
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -99,7 +100,9 @@ def closing_lines(results: dict[str, Any]) -> list[str]:
     """What is said at the end of an evaluation.
 
     >>> closing_lines({"norm": "Linf", "eps": 8 / 255, "num_examples": 10, "protocol": "custom"})
-    ['at Linf eps 0.031373, 10 images, protocol custom']
+    ['at Linf eps 8/255, 10 images, protocol custom']
+    >>> closing_lines({"norm": "L2", "eps": 0.5, "num_examples": 10, "test_images": 40, "protocol": "custom"})
+    ['at L2 eps 0.5, 10 of 40 images, protocol custom']
     """
     is_whole = "shard" not in results
     lines = []
@@ -110,5 +113,7 @@ def closing_lines(results: dict[str, Any]) -> list[str]:
         of = f"the first {count}" if is_whole and count < results["num_examples"] else count
         lines.append(f"worst case over {attacks}: {share:.2%} of {of} [{low:.2%}, {high:.2%}]")
     shard = "" if is_whole else f", shard {results['shard']}"
-    where = f"at {results['norm']} eps {results['eps']:.5g}, {results['num_examples']} images"
+    seen, there = results["num_examples"], results.get("test_images", 0)
+    part = f" of {there}" if is_whole and seen < there else ""
+    where = f"at {results['norm']} eps {radius(results['eps'])}, {seen}{part} images"
     return [*lines, f"{where}, protocol {results['protocol']}{shard}"]

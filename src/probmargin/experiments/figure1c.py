@@ -42,7 +42,7 @@ def measure(bench: Bench) -> dict[str, Any]:
         "epochs": run.recipe.epochs,
         "num_images": count,
         "standard_error": error,
-        "eps": getattr(run.recipe.attack, "eps", None),
+        "eps": getattr(run.recipe.final_attack, "eps", None),
         "ends": ends,
         "summary": summary,
     }

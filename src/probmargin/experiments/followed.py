@@ -40,8 +40,8 @@ class Subject:
 
     @property
     def attack(self) -> Attack:
-        """The attack it was trained with."""
-        attack = self.run.recipe.attack
+        """The attack it was trained with, at the end."""
+        attack = self.run.recipe.final_attack
         if attack is None:
             raise UsageError(f"{self.run.path} was trained without an attack: choose a run of adversarial training")
         return attack

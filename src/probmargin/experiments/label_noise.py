@@ -121,7 +121,7 @@ def measure(bench: Bench) -> dict[str, Any]:
         "noise": NOISE,
         "share_of_wrong": float(NOISE.partition(":")[2]),
         "attacks": list(ATTACKS),
-        "eps": getattr(recipe.attack, "eps", None),
+        "eps": getattr(recipe.final_attack, "eps", None),
         "epochs": recipe.epochs,
         "burn_in_epochs": recipe.burn_in_epochs,
         "num_test": len(bench.data.test),

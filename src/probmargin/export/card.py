@@ -8,6 +8,7 @@ from probmargin.core.shell import program, typed
 from probmargin.core.words import radius
 from probmargin.engine.environment import commit
 from probmargin.evaluation.parts import weights_hash
+from probmargin.evaluation.protocol import DESCRIPTIONS
 from probmargin.export.check import Check
 from probmargin.export.subject import Exported
 from probmargin.runs.weights import mean_std_of
@@ -15,7 +16,28 @@ from probmargin.runs.weights import mean_std_of
 MISSING_LICENCE = "not given; set one with --licence"
 
 
-def make_card(subject: Exported, file: str, check: Check, licence: str | None) -> dict[str, Any]:
+_USE = {
+    "torch-export": "import torch\n\nmodel = torch.export.load({file!r}).module()",
+    "onnx": "import onnxruntime\n\nsession = onnxruntime.InferenceSession({file!r})\n"
+    'logits = session.run(["logits"], {{"images": images}})[0]    # images: a float32 array',
+    "robustbench": "from model import load_model    # in this folder, which needs torch alone\n\nmodel = load_model()",
+}
+"""How a file of each format is read; what safetensors needs depends on the model."""
+BUNDLE = "`model.py` builds the network, `weights.pt` are its weights, `model_info.json` is what RobustBench asks for"
+
+
+def how_to_use(subject: Exported, file: str, form: str) -> str:
+    """Lines of Python that read the file."""
+    if form in _USE:
+        return _USE[form].format(file=file)
+    name = str(subject.record["model"])
+    if subject.settings is None:
+        return f"from safetensors.torch import load_file\n\nmodel.load_state_dict(load_file({file!r}))"
+    own = f", model={name!r}" if ":" in name else ""
+    return f"import probmargin as pm\n\nmodel = pm.load_model({file!r}{own})"
+
+
+def make_card(subject: Exported, file: str, form: str, check: Check, licence: str | None) -> dict[str, Any]:
     """Everything known, as plain data."""
     record = subject.record
     mean_std = mean_std_of(subject.model)
@@ -23,6 +45,8 @@ def make_card(subject: Exported, file: str, check: Check, licence: str | None) -
     return {
         "name": record["id"],
         "file": file,
+        "format": form,
+        "use": how_to_use(subject, file, form),
         "made_by": f"probmargin {__version__}",
         "date": datetime.now(UTC).date().isoformat(),
         "licence": licence,
@@ -75,6 +99,8 @@ def _accuracy(evaluation: dict[str, Any] | None) -> list[dict[str, Any]]:
                 "accuracy": entry["accuracy" if clean else "robust_accuracy"],
                 "interval": entry["interval"],
                 "num_examples": entry["num_examples"],
+                "test_images": evaluation.get("test_images"),
+                "meaning": DESCRIPTIONS.get(name),
                 "norm": None if clean else evaluation["norm"],
                 "eps": None if clean else evaluation["eps"],
                 "protocol": evaluation.get("protocol"),
@@ -110,16 +136,23 @@ def markdown(card: dict[str, Any]) -> str:
         f"({training['images']:,} images) by `{card['recipe']['method']}` ({card['recipe']['preset']}) against "
         f"{threat['norm']} perturbations of {threat['eps_text']}.",
         "",
-        f"- File: `{card['file']}`, made {card['date']} by {card['made_by']}",
-        f"- Licence: {_cell(card['licence'] or MISSING_LICENCE)}",
+        f"- {'Folder' if card['format'] == 'robustbench' else 'File'}: `{card['file']}`, made {card['date']} by "
+        f"{card['made_by']}",
+        *([f"- {BUNDLE}"] if card["format"] == "robustbench" else []),
+        f"- Licence: {_cell(card['licence'] or 'not given')}",
         f"- Input: {model['input']}; output: {model['output']}",
         f"- Normalisation, inside the file: {_normalisation(model['normalisation'])}",
         f"- Classes: {', '.join(_cell(name) for name in model['classes'])}",
+        "",
+        "```python",
+        card["use"],
+        "```",
         "",
         "## Accuracy on the test set",
         "",
     ]
     lines += _table(card["accuracy"])
+    lines += [f"- {row['attack']}: {_cell(row['meaning'])}" for row in card["accuracy"] if row["meaning"]]
     lines += [f"- {row['attack']}: {_cell(row['label'])}" for row in card["accuracy"] if row["label"]]
     lines += [f"- Warning: {_cell(line)}" for line in card["warnings"]]
     lines += [f"- Not measured: {_cell(entry)}" for entry in card["not_measured"]]
@@ -161,8 +194,10 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
     for row in rows:
         low, high = row["interval"]
         eps = "" if row["eps"] is None else radius(row["eps"])
+        seen, there = row["num_examples"], row["test_images"] or 0
+        images = f"first {seen} of {there}" if seen < there else seen
         lines.append(
-            f"| {row['attack']} | {row['accuracy']:.2%} | {low:.2%} to {high:.2%} | {row['num_examples']} | "
+            f"| {row['attack']} | {row['accuracy']:.2%} | {low:.2%} to {high:.2%} | {images} | "
             f"{row['norm'] or ''} | {eps} |"
         )
     return [*lines, ""]

@@ -61,7 +61,7 @@ def _write(request: ExportRequest, subject: Exported, aside: Path, log: Log) -> 
     write(subject, path)
     check = check_file(subject, read(path, subject), has_gradients=request.format != "onnx")
     log(check.line())
-    card: dict[str, Any] = make_card(subject, request.out.name, check, request.licence)
+    card: dict[str, Any] = make_card(subject, request.out.name, request.format, check, request.licence)
     if request.format == "robustbench":
         text, plain = path / "README.md", path / "card.json"
     else:

@@ -156,6 +156,11 @@ class Method:
                 f"the objective {self.objective.registered_name} needs more: passes must contain {', '.join(missing)}, "
                 f"as --set passes={','.join(self.objective.passes)} has it"
             )
+        if "logits_adv" in self.margin.needs and "adv" not in self.passes:
+            raise UsageError(
+                f"the margin {self.margin.registered_name} reads attacked images, and the objective "
+                f"{self.objective.registered_name} has none: --set margin=pm_nat, or another objective"
+            )
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -206,6 +211,11 @@ class Method:
         from probmargin.methods.plain import at
 
         return at(self, epoch)
+
+    @property
+    def final_attack(self) -> Attack | None:
+        """The attack it ends with, whose ball a run is judged in: a phase may have changed it on the way."""
+        return self.at(self.epochs - 1).attack
 
     def epoch_plan(self) -> list[int]:
         """The epochs that are trained, in order; a phase that starts from an earlier state skips what it discards."""

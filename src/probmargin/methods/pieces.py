@@ -11,6 +11,7 @@ from probmargin.core.batch import BatchView, LossTerms
 from probmargin.core.errors import UsageError
 from probmargin.core.records import Unbounded
 from probmargin.core.types import Labels, Logits, PerExample
+from probmargin.core.words import radius
 from probmargin.data.checks import check_labels
 from probmargin.objectives.at import AT
 from probmargin.objectives.mart import Mart
@@ -60,7 +61,10 @@ def gairat_weight(steps: PerExample, num_steps: int, lam: Unbounded) -> PerExamp
     >>> gairat_weight(torch.tensor([4.0, 10.0]), num_steps=10, lam=-1.0).tolist()
     [0.5, 0.00000614]
     """
-    return GairatTanh(lam=lam, num_steps=num_steps)(_floats(steps))
+    survived = _floats(steps)
+    if bool(((survived < 0) | (survived > num_steps)).any()):
+        raise UsageError(f"steps must lie between 0 and num_steps={num_steps}: give the attack's own number of steps")
+    return GairatTanh(lam=lam, num_steps=num_steps)(survived)
 
 
 @checked
@@ -167,4 +171,8 @@ def attack(name: str, **settings: Any) -> Attack:
     >>> bool(((result.x_adv - x).abs() <= 8 / 255 + 1e-6).all())
     True
     """
-    return ATTACKS.build({"name": name, **settings}, "attack")
+    made = ATTACKS.build({"name": name, **settings}, "attack")
+    norm, usual = getattr(made, "norm", "Linf"), getattr(type(made), "norm", "Linf")
+    if norm != usual and "eps" not in settings and hasattr(made, "eps"):
+        raise UsageError(f"eps {radius(made.eps)} is a radius in {usual}: pass eps as well as norm={norm!r}")
+    return made

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from probmargin.attacks.attack import ATTACKS
+from probmargin.attacks.attack import ATTACKS, Attack
 from probmargin.core.errors import UsageError, unknown_name, unknown_setting
-from probmargin.core.records import coerce
+from probmargin.core.records import coerce, parse_number
 from probmargin.core.registry import Registry
 from probmargin.core.settings import AWP, EMA
+from probmargin.core.words import radius
 from probmargin.margins.margin import MARGINS
 from probmargin.methods.method import Method, Phase
 from probmargin.objectives.objective import OBJECTIVES
@@ -100,11 +101,29 @@ def with_settings(method: Method, settings: Mapping[str, Any]) -> Method:
     is_tied = method.burn_in_epochs in method.lr_milestones[:1]
     for path, value in settings.items():
         _change(plain, path, value.tolist() if hasattr(value, "tolist") else value)
+    for head in ("attack", "second_attack"):
+        _check_radius(head, getattr(method, head), plain[head], settings)
     if plain["objective"]["name"] != method.objective.registered_name and "passes" not in settings:
         plain["passes"] = []
     if is_tied and "lr_milestones" in settings and "burn_in_epochs" not in settings and plain["lr_milestones"]:
         plain["burn_in_epochs"] = "first_lr_drop"
     return from_plain(plain)
+
+
+def _check_radius(
+    head: str, before: Attack | None, after: Mapping[str, Any] | None, settings: Mapping[str, Any]
+) -> None:
+    """Refuse another norm with the radius of the one before: 8/255 is a large ball in L-inf and next to none in L2."""
+    known = getattr(before, "norm", "Linf")
+    if not isinstance(after, Mapping) or "eps" not in after or after.get("norm", known) == known:
+        return
+    whole = settings.get(head)
+    if f"{head}.eps" not in settings and not (isinstance(whole, Mapping) and "eps" in whole):
+        eps = after["eps"] if isinstance(after["eps"], float) else parse_number(str(after["eps"]))
+        raise UsageError(
+            f"{head}.eps {radius(eps)} is a radius in {known}: give {head}.eps and {head}.step_size too, such as 0.5 "
+            f"and 0.1, for {head}.norm={after['norm']}"
+        )
 
 
 def _change(plain: dict[str, Any], path: str, value: Any) -> None:

@@ -50,6 +50,11 @@ class Folder:
         return "train_seconds" in self.record or 0 < self.epochs <= self.trained
 
     @property
+    def final_attack(self) -> Plain:
+        """The settings of the attack that the run ends with; empty where it has none."""
+        return final_attack(self.recipe)
+
+    @property
     def metrics_path(self) -> Path:
         """A line an epoch."""
         return self.path / "metrics.jsonl"
@@ -58,6 +63,22 @@ class Folder:
     def dynamics_path(self) -> Path:
         """What each example did in each epoch, where the run was asked to keep it."""
         return self.path / "dynamics.npz"
+
+
+def final_attack(recipe: Plain) -> Plain:
+    """The settings of the attack that a recipe ends with: phases may change it on the way.
+
+    >>> phases = [{"from_epoch": 2, "set": {"attack.eps": 0.2}}, {"from_epoch": 9, "set": {"attack.eps": 0.3}}]
+    >>> final_attack({"epochs": 9, "attack": {"name": "pgd", "eps": 0.1}, "phases": phases})
+    {'name': 'pgd', 'eps': 0.2}
+    """
+    attack = dict(recipe.get("attack") or {})
+    for phase in recipe.get("phases") or ():
+        if phase["from_epoch"] < recipe.get("epochs", 0):
+            for path, value in phase["set"].items():
+                head, dot, rest = path.partition(".")
+                attack |= {rest: value} if head == "attack" and dot and attack else {}
+    return attack
 
 
 def read_folder(path: Path | str) -> Folder:

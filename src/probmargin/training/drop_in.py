@@ -163,7 +163,10 @@ def _check_range(model: nn.Module, x: Images, labels: Labels) -> None:
 
 
 def loss_recipe(method: str | Method, weighted: bool, **sizes: float | None) -> Method:
-    """The recipe of the last epoch, or of the first; the attack's sizes go with a name, a Method brings its own."""
+    """The recipe of the last epoch, or, where weights begin later, of the last without them.
+
+    The attack's sizes go with a name, a Method brings its own.
+    """
     given = {f"attack.{key}": value for key, value in sizes.items() if value is not None}
     if isinstance(method, Method) and given:
         names = ", ".join(given)
@@ -173,4 +176,6 @@ def loss_recipe(method: str | Method, weighted: bool, **sizes: float | None) -> 
     recipe = method if isinstance(method, Method) else named(method)
     if recipe.attack is not None:
         recipe = with_settings(recipe, given)
-    return recipe.at(recipe.epochs - 1) if weighted else recipe.at(0).without_weights()
+    if weighted or not recipe.is_reweighted:
+        return recipe.at(recipe.epochs - 1)
+    return recipe.at(max(recipe.burn_in_end - 1, 0)).without_weights()

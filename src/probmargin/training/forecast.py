@@ -133,6 +133,15 @@ def measure(method: Method, model: nn.Module, shape: tuple[int, int, int, int, i
         measured, steps = min(whole, 8 * measured), 2
 
 
+def _rate(images: float) -> str:
+    """Images a second, with a digit that says something.
+
+    >>> _rate(1234.5), _rate(0.4321)
+    ('1234', '0.43')
+    """
+    return f"{images:.0f}" if images >= 10 else f"{images:.2g}"
+
+
 def forecast(method: Method, model: nn.Module, shape: tuple[int, int, int, int, int], hardware: Hardware) -> str:
     """Time a few steps and say what a whole run would take."""
     count, device = shape[0], next(model.parameters()).device
@@ -142,6 +151,6 @@ def forecast(method: Method, model: nn.Module, shape: tuple[int, int, int, int, 
     scaled = "" if found.images == min(method.batch_size, count) else f", scaled to {method.batch_size}"
     return (
         f"forecast: about {duration(total)} for {counted(epochs, 'epoch')} of {counted(batches, 'step')}, "
-        f"{1 / found.seconds_per_image:.0f} images/s; memory {memory(device)} "
+        f"{_rate(1 / found.seconds_per_image)} images/s; memory {memory(device)} "
         f"(measured: {counted(found.steps, 'step')} of {counted(found.images, 'image')} on {device.type}{scaled})"
     )

@@ -1,8 +1,9 @@
 """When to give a run up: what was saved before stays as it is."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,6 +16,9 @@ from probmargin.core.words import counted
 from probmargin.margins.none import NoMargin
 from probmargin.methods.method import Method
 from probmargin.models.own import failed_at
+from probmargin.weights.hinge import Hinge, HingeAsPrinted
+from probmargin.weights.sigmoid import Sigmoid
+from probmargin.weights.step import Step
 
 
 class TrainingStopped(Failure):
@@ -66,8 +70,12 @@ def check_every_epoch(method: Method) -> None:
 
 
 def short_reach(method: Method) -> str | None:
-    """A line on an attack whose steps do not reach the surface of its ball; None where they do."""
-    attack = method.attack
+    """A line on an attack, of any phase, whose steps do not reach the surface of its ball; None where all do."""
+    return next(filter(None, (_short(method.at(epoch).attack, epoch) for epoch in method.epoch_plan())), None)
+
+
+def _short(attack: Attack | None, epoch: int) -> str | None:
+    """What is said of the attack of an epoch (from 0)."""
     if not isinstance(attack, PGD | EarlyStopPGD) or attack.start in ("uniform_eps", "uniform_01"):
         return None
     reach = attack.num_steps * attack.step_size
@@ -77,9 +85,10 @@ def short_reach(method: Method) -> str | None:
     # Rounded up in the fourth digit, since rounded down it would not reach.
     digits = 3 - math.floor(math.log10(enough))
     step = math.ceil(enough * 10**digits - 1e-6) / 10**digits
+    which = f"the attack from epoch {epoch + 1} on" if epoch else "the attack"
     return (
-        f"the attack goes {counted(attack.num_steps, 'step')} of {attack.step_size:.4g}, to {reach:.4g} and not to "
-        f"its eps {attack.eps:.4g}: raise attack.step_size with it, such as --set attack.step_size={step:.4g}"
+        f"{which} goes {counted(attack.num_steps, 'step')} of {attack.step_size:.4g}, to {reach:.4g} and not to its "
+        f"eps {attack.eps:.4g}: raise attack.step_size with it, such as --set attack.step_size={step:.4g}"
     )
 
 
@@ -126,6 +135,24 @@ def idle_weights(method: Method) -> str | None:
         f"{counted(method.epochs, 'epoch')}, so every weight stays one: lower it, such as "
         "--set burn_in_epochs=0, or train longer"
     )
+
+
+def other_scale(method: Method) -> str | None:
+    """A line on a weight that reads other numbers than its margin gives; None where they fit."""
+    now = method.at(method.epochs - 1)
+    counts = "steps" in now.margin.needs
+    margin, weight = now.margin.registered_name, now.weight.registered_name
+    if now.weight.reads == "steps" and not counts and not isinstance(now.margin, NoMargin):
+        return (
+            f"the weight {weight} reads attack steps survived, and the margin {margin} lies between -1 and 1 or so: "
+            "weights will hardly differ; choose --set margin=lps, or --set weight=sigmoid"
+        )
+    if counts and isinstance(now.weight, Sigmoid | Hinge | HingeAsPrinted | Step):
+        return (
+            f"the margin {margin} counts attack steps from 0 on, and the weight {weight} is made for margins between "
+            "-1 and 1: choose --set weight=gairat_tanh, or a weight.bias among the steps"
+        )
+    return None
 
 
 def check_last_batch(
@@ -207,13 +234,33 @@ def check_weights(epoch: int, parameters: Sequence[torch.Tensor]) -> None:
         )
 
 
-def above_chance(labels: torch.Tensor) -> float:
-    """The accuracy on these labels that shows that something was learnt.
+def best_luck(labels: torch.Tensor) -> float:
+    """The accuracy on these labels that luck can give.
 
-    Naming the largest class always is right for its share; four standard deviations and five points are not luck.
+    Naming the largest class always is right for its share; more than four standard deviations above it are not luck.
     """
     share = float(torch.bincount(labels).max()) / len(labels)
-    return share + 4 * math.sqrt(share * (1 - share) / len(labels)) + 0.05
+    return share + 4 * math.sqrt(share * (1 - share) / len(labels))
+
+
+def above_chance(labels: torch.Tensor) -> float:
+    """The accuracy on these labels that shows that something was learnt: five points more than luck can give."""
+    return best_luck(labels) + 0.05
+
+
+def chance_line(metrics: Mapping[str, Any], luck: float) -> str | None:
+    """A line on a run whose last epoch is right no more often than luck is; None where it has learnt something.
+
+    >>> chance_line({"natural_accuracy": None, "robust_accuracy": 0.3}, 0.12) is None
+    True
+    """
+    shares = [metrics[name] for name in ("natural_accuracy", "robust_accuracy") if metrics[name] is not None]
+    if not shares or max(shares) > luck:
+        return None
+    return (
+        f"the run ends at chance: in its last epoch {100 * max(shares):.1f}% of the training images are right; lower "
+        "the learning rate (--set lr=...) or the radius (--set attack.eps=...), or train longer"
+    )
 
 
 def check_collapse(epoch: int, sums: Sequence[float], top_accuracy: float, learnt: float) -> None:

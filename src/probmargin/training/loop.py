@@ -21,6 +21,8 @@ from probmargin.training.forecast import Pace
 from probmargin.training.guards import (
     TrainingStopped as TrainingStopped,
     above_chance,
+    best_luck,
+    chance_line,
     check_collapse,
     check_finite,
     check_signs,
@@ -109,6 +111,8 @@ class Trainer:
         self.batches = Batches(train, feed, method, settings.seed, self.world)
         self.num_batches = self.batches.count
         self.learnt = above_chance(train.labels)
+        self.luck = best_luck(train.labels)
+        self._last: dict[str, Any] | None = None
         kept = [f"state-{epoch:04d}" for epoch in (*settings.keep_epochs, method.burn_in_end)]
         self.states = States(run, method.hash(), kept, watchers.dynamics)
         self._saved_at = -math.inf
@@ -143,6 +147,8 @@ class Trainer:
             raise TrainingStopped(f"a process of this run is lost; go on with --resume ({reason})") from error
         finally:
             self.reporter.stop()
+        if self._last is not None and (line := chance_line(self._last, self.luck)):
+            self.reporter.say(line)
 
     def _train_epoch(self, epoch: int, asked: threading.Event) -> None:
         state = self.state
@@ -197,6 +203,7 @@ class Trainer:
             metrics["data_wait_share"] = round(min(self.feed.waited() / seconds, 1.0), 4) if seconds > 0 else 0.0
         is_best = self._look(epoch, metrics)
         self._record(epoch, metrics)
+        self._last = metrics
         state.epoch, state.batch, state.sums = epoch + 1, 0, None
         if is_best or self._is_due():
             self._save(is_best=is_best)

@@ -38,6 +38,7 @@ from probmargin.training.guards import (
     check_outside,
     check_phases,
     idle_weights,
+    other_scale,
     rate_of_sgd,
     short_reach,
 )
@@ -183,7 +184,7 @@ class Training:
         """Say what is imported and what the data is like, before time is spent."""
         check_folder(self.request.out, "--out")
         named = origin(self.request.model) if isinstance(self.request.model, str) else None
-        remarks = [look(self.method) for look in (short_reach, idle_weights, averages, rate_of_sgd)]
+        remarks = [look(self.method) for look in (short_reach, idle_weights, other_scale, averages, rate_of_sgd)]
         for line in filter(None, (named, *self.data.notes, imbalance(self.data), *remarks)):
             self.reporter.say(line)
 

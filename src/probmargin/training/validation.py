@@ -33,9 +33,10 @@ def best_path(run: Run) -> Path:
 
 
 def ball_of(method: Method) -> tuple[Norm, float]:
-    """The norm and radius a recipe trains for; 8/255 in L-inf where it attacks nothing."""
-    norm: Norm = getattr(method.attack, "norm", "Linf")
-    return norm, float(getattr(method.attack, "eps", 8 / 255))
+    """The norm and radius a recipe trains for, at the end; 8/255 in L-inf where it attacks nothing."""
+    attack = method.final_attack
+    norm: Norm = getattr(attack, "norm", "Linf")
+    return norm, float(getattr(attack, "eps", 8 / 255))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from probmargin.core.errors import UsageError
 from probmargin.core.records import Unbounded
@@ -57,6 +57,7 @@ class _Lambda:
     """K/2, or int(K/2) as in GAIRAT's code; they differ for odd K."""
     num_steps: int | None = None
     """K; the attack's own unless given."""
+    reads: ClassVar[Literal["margin", "steps"]] = "steps"
 
     def __post_init__(self) -> None:
         if self.schedule == "linear" and not math.isfinite(self.lam_max):
@@ -146,6 +147,7 @@ class GairatDiscrete(Weight):
 
     num_steps: int | None = None
     """K; the attack's own unless given."""
+    reads: ClassVar[Literal["margin", "steps"]] = "steps"
 
     def resolve(self, *, epoch: int, epochs: int, num_steps: int) -> Self:
         """Fix K."""

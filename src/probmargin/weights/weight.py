@@ -13,6 +13,8 @@ class Weight(ABC):
     registered_name: ClassVar[str]
     direction: ClassVar[Literal["falls", "rises", "constant"]] = "falls"
     """How the weight moves as the margin grows."""
+    reads: ClassVar[Literal["margin", "steps"]] = "margin"
+    """Whether it is made for margins around 0, or for attack steps survived."""
 
     @abstractmethod
     def __call__(self, margin: PerExample) -> PerExample:

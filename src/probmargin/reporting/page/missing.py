@@ -106,7 +106,7 @@ def evaluate_command(report: RunReport, evaluation: dict[str, Any], names: list[
     """The command that repeats an evaluation with these attacks; what is stored is not computed again."""
     folder = report.folder
     words = ["evaluate", str(folder.path), "--attacks", ",".join(names)]
-    trained = folder.recipe.get("attack") or {}
+    trained = folder.final_attack
     if evaluation.get("protocol") not in (None, "custom"):
         words += ["--protocol", str(evaluation["protocol"])]
     else:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from probmargin.core.words import counted, radius
+from probmargin.reporting.folder import final_attack
 from probmargin.reporting.page.data import RunReport
 from probmargin.reporting.page.words import DASH, duration, joined, short
 
@@ -52,7 +53,9 @@ def in_words(plain: Mapping[str, Any]) -> str:
         parts[0] += f" that drops after {joined([str(epoch) for epoch in plain['lr_milestones']])}"
     if attack.get("eps") is not None:
         steps = f" with {counted(int(attack['num_steps']), 'step')}" if "num_steps" in attack else ""
-        parts.append(f"{attack.get('name')}{steps}, {attack.get('norm')} eps {radius(float(attack['eps']))}")
+        first, last = (radius(float(one["eps"])) for one in (attack, final_attack(dict(plain))))
+        then = f", {last} at the end" if last != first else ""
+        parts.append(f"{attack.get('name')}{steps}, {attack.get('norm')} eps {first}{then}")
     if weight.get("name", "uniform") != "uniform":
         since = f", from epoch {plain['burn_in_epochs'] + 1} on" if plain.get("burn_in_epochs") else ""
         parts.append(f"weights by {weight['name']} of {margin.get('name')}{since}")

@@ -108,7 +108,7 @@ def _doubts(folder: Folder) -> list[str]:
 
 def _radii(folder: Folder) -> list[str]:
     """What is said where a run was not judged at the radius it was trained for, or not audited where it was judged."""
-    evaluation, audit, trained = folder.evaluation or {}, folder.audit or {}, folder.recipe.get("attack") or {}
+    evaluation, audit, trained = folder.evaluation or {}, folder.audit or {}, folder.final_attack
     judged, found = _place(evaluation), []
     if judged and _place(trained) and judged != _place(trained):
         found.append(f"It was judged at {judged} and trained for {_place(trained)}.")
