@@ -27,7 +27,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "method": "How the method works",
         "robustness": "How to read robustness",
         "reproduction": "Reproduction results",
-        "tables": "The paper's tables",
+        "tables": "Records and tables",
         "figures": "Figures",
         "reliability": "LPS and PM compared",
         "noise-bench": "Label-noise bench",
@@ -82,7 +82,14 @@ def written_pages() -> list[Page]:
     """The pages that are files."""
     files = {name: path for name, path in OUTSIDE.items() if path.exists()}
     files |= {path.stem: path for path in sorted((ROOT / "docs").glob("*.md"))}
-    return [Page(name, path, path.read_text(encoding="utf-8")) for name, path in files.items()]
+    return [Page(name, path, _headed(name, path.read_text(encoding="utf-8"))) for name, path in files.items()]
+
+
+def _headed(name: str, text: str) -> str:
+    """A page with a heading of its own: a table that a command wrote has none, and gets its name in the navigation."""
+    labels = {page: label for entries in GROUPS.values() for page, label in entries.items()}
+    has_heading = re.search(r"^# ", text, re.MULTILINE) or name not in labels
+    return text if has_heading else f"# {labels[name]}\n\n{text}"
 
 
 def grouped(names: list[str]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -157,7 +164,8 @@ def renderer(follow: Callable[[str], str]) -> Callable[[str], str]:
 
     def render(text: str) -> str:
         body = markdown.render(re.sub(r"^<!--.*?-->\n", "", text, flags=re.MULTILINE | re.DOTALL))
-        body = re.sub(r"<td>(<code>[^<]{1,28}</code></td>)", r'<td class="short">\1', body)
+        # Short names and numbers stay on one line.
+        body = re.sub(r"<td>((?:<code>[^<]{1,28}</code>|[-+±\d.,%() ]{1,24})</td>)", r'<td class="short">\1', body)
         body = re.sub(r"<h(\d)>(.*?)</h\1>", lambda m: f'<h{m[1]} id="{slug(m[2])}">{m[2]}</h{m[1]}>', body)
         return re.sub(r'(<a href|<img src)="([^"]+)"', lambda m: f'{m[1]}="{follow(m[2])}"', body)
 

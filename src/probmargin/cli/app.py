@@ -1,7 +1,10 @@
 """What every command shares: the application, its options, how it speaks and fails."""
 
 import os
+import re
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -40,6 +43,25 @@ ImageSizeOption = Annotated[int | None, typer.Option("--image-size", help="resiz
 def show(text: str) -> None:
     """Print a line."""
     sys.stdout.write(text + "\n")
+
+
+def show_row(text: str) -> None:
+    """Print a row of columns; on a terminal what does not fit goes on below the column it is in."""
+    show(hanging(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text)
+
+
+def hanging(row: str, width: int) -> str:
+    """A row whose end is wrapped below the last column that begins in the left half.
+
+    >>> hanging("pgd-20  twenty steps from a random start", 24).splitlines()
+    ['pgd-20  twenty steps', '        from a random', '        start']
+    """
+    if len(row) <= width:
+        return row
+    begins = [gap.end() for gap in re.finditer(r"  +(?=\S)", row) if gap.end() <= width // 2]
+    indent = begins[-1] if begins else 0
+    rest = textwrap.wrap(row[indent:], width - indent, break_long_words=False, break_on_hyphens=False)
+    return row[:indent] + f"\n{' ' * indent}".join(rest)
 
 
 def is_first_process() -> bool:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from probmargin.cli.app import DataDirOption, DownloadOption, ImageSizeOption, app, is_first_process, show
+from probmargin.cli.app import DataDirOption, DownloadOption, ImageSizeOption, app, is_first_process, show, show_row
 from probmargin.core.settings import MOST_SEED
 
 CheckpointOption = Annotated[
@@ -131,6 +131,6 @@ def audit(
         device=device,
         out=out,
     )
-    _, path = audit_subject(request, surrogate, show)
+    _, path = audit_subject(request, surrogate, show_row)
     if path is not None:
         show(f"written to {path}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from probmargin.cli.app import DataDirOption, DownloadOption, app, fail, show
+from probmargin.cli.app import DataDirOption, DownloadOption, app, fail, show, show_row
 from probmargin.core.errors import UsageError
 from probmargin.core.settings import MOST_SEED
 from probmargin.core.words import counted
@@ -14,14 +14,14 @@ from probmargin.core.words import counted
 @app.command("list")
 def list_names(
     kind: Annotated[
-        str | None, typer.Argument(help="methods, margins, weights, attacks, models or data; all if left out")
+        str | None, typer.Argument(help="methods, margins, weights, attacks, models, data, ...; all if left out")
     ] = None,
 ) -> None:
     """Print the names that other commands take."""
     from probmargin.api import catalogue
 
     for line in catalogue(kind):
-        show(line)
+        show_row(line)
 
 
 @app.command()

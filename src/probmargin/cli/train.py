@@ -34,7 +34,7 @@ def train(
     device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
     precision: Annotated[str | None, typer.Option("--precision", help="bf16, tf32 or fp32, of the network")] = None,
     compile_mode: Annotated[
-        str, typer.Option("--compile", help="default, max-autotune or off; on a CPU off rounds otherwise, no more")
+        str, typer.Option("--compile", help="default, max-autotune or off; a CPU compiles nothing")
     ] = "default",
     resume: Annotated[bool, typer.Option("--resume", help="go on with the run in --out")] = False,
     normalize: Annotated[bool, typer.Option("--normalize", help="mean and std of the data inside the model")] = False,

@@ -1,4 +1,4 @@
-"""Probability margin of the adversarial image."""
+"""Probabilistic margin of the adversarial image."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +12,7 @@ from probmargin.margins.margin import MARGINS, Margin
 @MARGINS.register("pm_adv")
 @dataclass(frozen=True, kw_only=True)
 class PMAdv(Margin):
-    r"""Probability margin of the adversarial image.
+    r"""Probabilistic margin of the adversarial image.
 
         m_i = p_y(x'_i) - max_{j != y_i} p_j(x'_i),    p = softmax(f(x'_i))
 

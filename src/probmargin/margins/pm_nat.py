@@ -1,4 +1,4 @@
-"""Probability margin of the clean image."""
+"""Probabilistic margin of the clean image."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +12,7 @@ from probmargin.margins.margin import MARGINS, Margin
 @MARGINS.register("pm_nat")
 @dataclass(frozen=True, kw_only=True)
 class PMNat(Margin):
-    r"""Probability margin of the clean image.
+    r"""Probabilistic margin of the clean image.
 
         m_i = p_y(x_i) - max_{j != y_i} p_j(x_i),    p = softmax(f(x_i))
 

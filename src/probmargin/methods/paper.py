@@ -92,7 +92,7 @@ def gair_mart() -> Method:
 
 
 def mail_at() -> Method:
-    """MAIL on AT: weighted by the probability margin of the adversarial image."""
+    """MAIL on AT: weighted by the probabilistic margin of the adversarial image."""
     return replace(at(), method="mail-at", margin=PMAdv(), weight=Sigmoid(slope=10.0, bias=-0.5))
 
 

@@ -32,7 +32,7 @@ def figure1c(data: Mapping[str, Any]) -> "Figure":
             values = [100 * value for value in curve["accuracy"][attack]]
             axes.plot(curve["epochs"], values, **METHOD_LINES[curve["row"]], label=METHOD_NAMES[curve["row"]])
         axes.set_xlabel("epoch")
-        axes.set_xlim(0, data["epochs"] + 0.5)
+        axes.set_xlim(0, 1.025 * data["epochs"])
         axes.locator_params(axis="x", integer=True)
         grid(axes)
         panel(axes, letter, f"under {title} ({data['num_images']:,} test images)")
