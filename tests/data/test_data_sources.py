@@ -202,6 +202,35 @@ def test_wrong_noise_specs(spec: str, message: str) -> None:
         label_noise(train, spec, 2, seed=0)
 
 
+def test_pairs_of_classes_are_taken_for_each_other() -> None:
+    train = image_set(torch.zeros(100, 1, 2, 2), torch.arange(100) % 5)
+    noisy, changed = label_noise(train, "pair:0.3", 5, seed=0)
+    assert int(changed.sum()) == 30
+    assert torch.equal(noisy.labels[changed], (train.labels[changed] + 1) % 5)
+    assert torch.equal(noisy.labels[~changed], train.labels[~changed])
+
+
+def test_noise_of_an_example_goes_by_its_pixels() -> None:
+    draw = torch.Generator().manual_seed(0)
+    kinds = torch.randint(0, 256, (8, 3, 12, 12), generator=draw, dtype=torch.uint8)
+    labels = torch.arange(4000) % 4
+    pictures = torch.arange(4000) % 8
+    train = image_set(kinds[pictures], labels)
+    noisy, changed = label_noise(train, "instance:0.25", 4, seed=3)
+    assert abs(float(changed.float().mean()) - 0.25) < 0.03
+    assert torch.equal(changed, noisy.labels != labels)
+    wrong = [noisy.labels[changed & (pictures == picture)] for picture in range(8)]
+    alike = [float((found == found.mode().values).float().mean()) for found in wrong]
+    assert sum(alike) / 8 > 0.8, "the same image goes the same way; by chance it would be a third"
+    assert len({int(found.mode().values) for found in wrong}) > 2
+    again, other = (label_noise(train, "instance:0.25", 4, seed=seed)[0] for seed in (3, 4))
+    assert torch.equal(again.labels, noisy.labels)
+    assert not torch.equal(other.labels, noisy.labels)
+    for rate in (0.0, 0.02, 0.9):
+        share = float(label_noise(train, f"instance:{rate}", 4, seed=0)[1].float().mean())
+        assert abs(share - rate) < 0.03
+
+
 def test_noise_needs_two_classes() -> None:
     train = image_set(torch.zeros(2, 1, 1, 1, dtype=torch.uint8), torch.tensor([0, 0]))
     with pytest.raises(UsageError, match="at least two classes"):

@@ -59,7 +59,7 @@ def train(
     monitor_every: Annotated[int, typer.Option("--monitor-every", help="epochs between two monitors")] = 5,
     dynamics: Annotated[bool, typer.Option("--dynamics", help="margin, weight, LPS of each example and epoch")] = False,
     label_noise: Annotated[
-        str | None, typer.Option("--label-noise", help="wrong training labels: symmetric:0.2")
+        str | None, typer.Option("--label-noise", help="wrong training labels: symmetric:0.2, pair:0.2 or instance:0.2")
     ] = None,
     sync_bn: Annotated[bool, typer.Option("--sync-bn", help="batch norm over all processes (CUDA)")] = False,
     placement: Annotated[
