@@ -135,7 +135,8 @@ def code(text: str, language: str) -> str:
         shown = highlight(text, get_lexer_by_name(language or "text"), HtmlFormatter(nowrap=True))
     except ClassNotFound:
         shown = html.escape(text)
-    return f'<pre class="code"><code>{shown}</code></pre>\n'
+    kind = "code output" if language in ("", "text") else "code"
+    return f'<pre class="{kind}"><code>{shown}</code></pre>\n'
 
 
 def highlight_styles() -> str:

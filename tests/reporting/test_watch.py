@@ -70,6 +70,12 @@ def test_one_frame_shows_every_quantity(tmp_path: Path) -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_a_finished_run_fits_the_terminal_it_is_drawn_on(tmp_path: Path) -> None:
+    screen = io.StringIO()
+    watch(write_run(tmp_path / "a"), console=Console(file=screen, force_terminal=True, width=120, height=24))
+    assert screen.getvalue().count("\n") <= 24
+
+
 def test_a_run_without_an_epoch_says_so(tmp_path: Path) -> None:
     console = screen()
     watch(write_run(tmp_path / "a", epochs=0, parts=""), once=True, console=console)

@@ -178,7 +178,8 @@ def watch(path: Path, *, every: float = 2.0, once: bool = False, console: Consol
     # There is nothing else to draw: here a damaged file is an error.
     read_json_lines(folder.metrics_path, misfit_epoch)
     if once or folder.is_finished:
-        screen.print(frame(folder, screen.width, header(folder, seconds_left(folder))))
+        height = screen.height if screen.is_terminal else None
+        screen.print(frame(folder, screen.width, header(folder, seconds_left(folder)), height))
         return
     try:
         with Live(console=screen, auto_refresh=False) as live:
