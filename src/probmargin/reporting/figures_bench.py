@@ -44,10 +44,10 @@ def grouped_bars(axes: "Axes", groups: Sequence[str], series: Mapping[str, Seque
         heights = [0.0 if value is None else value for value in values]
         axes.bar(at, heights, width, label=name, edgecolor="black", linewidth=0.5, zorder=2, **style)
         for x, height in zip(at, heights, strict=True):
-            axes.annotate(f"{height:.1f}", (x, height), (0, 1), textcoords="offset points", ha="center", fontsize=5.5)
+            axes.annotate(f"{height:.1f}", (x, height), (0, 1), textcoords="offset points", ha="center", fontsize=4.8)
     top = max(value or 0.0 for values in series.values() for value in values)
     axes.set_ylim(0, 1.35 * top or 1.0)
-    axes.set_xticks(range(len(groups)), groups)
+    axes.set_xticks(range(len(groups)), [group.replace(" ", "\n") for group in groups])
     grid(axes)
 
 
@@ -64,7 +64,7 @@ def grouped_points(axes: "Axes", groups: Sequence[str], series: Mapping[str, Seq
     low = min(value for values in series.values() for value in values if value is not None)
     axes.set_ylim(low - 0.25 * (1.02 - low) - 0.01, 1.02)
     axes.set_xlim(-0.5, len(groups) - 0.5)
-    axes.set_xticks(range(len(groups)), groups)
+    axes.set_xticks(range(len(groups)), [group.replace(" ", "\n") for group in groups])
     grid(axes)
 
 
