@@ -100,14 +100,18 @@ def trimmed(output: str, folder: Path) -> str:
     for place in {str(folder), str(folder.resolve())}:
         output = output.replace(f"{place}/", "").replace(place, ".")
     lines = output.rstrip().splitlines()
-    epochs = [place for place, line in enumerate(lines) if re.match(r"epoch \d+/\d+ ", line)]
-    left_out = set(epochs[EPOCHS_SHOWN:-EPOCHS_SHOWN])
+    epochs = {
+        place: int(found[1]) for place, line in enumerate(lines) if (found := re.match(r"epoch (\d+)/\d+ ", line))
+    }
+    left_out = set(list(epochs)[EPOCHS_SHOWN:-EPOCHS_SHOWN])
+    # Quick epochs have no line each.
+    shown = [epoch for place, epoch in epochs.items() if place not in left_out]
     kept = []
     for place, line in enumerate(lines):
         if place not in left_out:
             kept.append(line)
         elif place - 1 not in left_out:
-            kept.append(f"... {len(left_out)} more epochs ...")
+            kept.append(f"... {shown[EPOCHS_SHOWN] - shown[EPOCHS_SHOWN - 1] - 1} more epochs ...")
     return "\n".join(kept)
 
 
