@@ -65,6 +65,11 @@ def test_the_options_are_pinned(program: Program, command: str) -> None:
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", result.out)) == set(OPTIONS[command].split())
 
 
+def test_no_summary_of_a_command_is_cut_off(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "..." not in program("--help").out.partition("Commands:")[2]
+
+
 def test_list_names_everything(program: Program) -> None:
     everything = program("list").out
     for word in ("mail-trades", "pm_adv", "gairat_tanh", "pgd-20", "lm_pgd", "resnet18", "cifar100", "official-2021"):

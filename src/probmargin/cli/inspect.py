@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from probmargin.reporting.inspection import Section
 
 
-@app.command("inspect")
+@app.command("inspect", short_help="Look at the weights of a run.")
 def inspect_run(
     run: Annotated[Path, typer.Argument(help="folder of a run that has dynamics.npz")],
     top: Annotated[int, typer.Option("--top", help="examples in each list")] = 10,

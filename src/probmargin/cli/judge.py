@@ -13,7 +13,7 @@ CheckpointOption = Annotated[
 ]
 
 
-@app.command()
+@app.command(short_help="Judge a model on clean and attacked images.")
 def evaluate(
     run: Annotated[Path | None, typer.Argument(help="folder of a run")] = None,
     attacks: Annotated[str, typer.Option("--attacks", help="names from: probmargin list attacks")] = "nat,pgd-20,cw",

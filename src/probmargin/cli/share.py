@@ -8,7 +8,7 @@ import typer
 from probmargin.cli.app import DataDirOption, app, show
 
 
-@app.command()
+@app.command(short_help="Write a run's model to a file, with a model card.")
 def export(
     run: Annotated[Path, typer.Argument(help="folder of a run")],
     format_name: Annotated[

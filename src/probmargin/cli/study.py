@@ -24,7 +24,7 @@ def list_names(
         show_row(line)
 
 
-@app.command()
+@app.command(short_help="Reproduce a table or figure of the paper.")
 def reproduce(
     name: Annotated[
         str | None,
@@ -99,7 +99,7 @@ def _seeds(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(name) for name in names))
 
 
-@app.command()
+@app.command(short_help="Train, judge and compare two methods on embedded data.")
 def demo(
     out: Annotated[Path, typer.Option("--out", help="folder for the two runs")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="of both runs")] = 1,
