@@ -102,9 +102,9 @@ def mail_loss(
 ) -> torch.Tensor:
     """Attack a batch, weigh its examples and return the loss: a drop-in for anyone's own loop.
 
-    `weighted=False` is what burn-in uses when it ends: the same without weights. With a method's name the attack takes
-    10 steps of 2/255 up to 8/255, unless given; a Method brings its own sizes. Without a seed, noise follows torch's
-    global generator. Weights and loss are normalised over the images of all processes where the model is a
+    `weighted=False` is what the last epoch of burn-in uses, where every weight is one. With a method's name the attack
+    takes 10 steps of 2/255 up to 8/255, unless given; a Method brings its own sizes. Without a seed, noise follows
+    torch's global generator. Weights and loss are normalised over the images of all processes where the model is a
     DistributedDataParallel, or as `all_processes` says; every process must then call.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))

@@ -21,11 +21,12 @@ from probmargin.attacks.apgd import APGD
 from probmargin.attacks.pgd import PGD
 from probmargin.core.errors import Interrupted, UsageError
 from probmargin.experiments import demo, local, reproduce
-from probmargin.methods.plain import with_settings
+from probmargin.methods.plain import from_plain, with_settings
 from probmargin.methods.resolve import METHODS, resolve
 from probmargin.models.build import build_model
 from probmargin.runs.run import open_run
-from probmargin.training.guards import idle_weights, other_scale, rate_of_sgd, short_reach
+from probmargin.training.drop_in import loss_recipe
+from probmargin.training.guards import check_every_epoch, idle_weights, other_scale, rate_of_sgd, short_reach
 from probmargin.training.validation import ball_of
 
 OWN_MARGIN = ("margin=pm_adv", "weight=sigmoid", "attack=pgd")
@@ -266,20 +267,20 @@ def test_an_attack_that_does_not_reach_its_ball_does_by_the_step_that_is_named(s
 
 
 def test_a_run_is_judged_watched_and_audited_at_the_radius_that_its_phases_end_with(program: Program) -> None:
-    phases = '[{"from_epoch": 1, "set": {"attack.eps": 0.2, "attack.step_size": 0.2}}]'
+    phases = '[{"from_epoch": 1, "set": {"attack.eps": "50/255", "attack.step_size": 0.2}}]'
     asked = ("train", "--data", "digits", "--method", "at", "--out", "run", *QUICK, "--set", "attack.step_size=0.1")
     trained = program(*asked, "--set", "attack.eps=0.05", "--set", f"phases={phases}", "--monitor", "fgsm:40")
     assert trained.code == 0, trained.err
     for command in (("evaluate", "run", "--attacks", "nat,fgsm", "--num-examples", "40"), ("audit", "run")):
-        assert "Linf eps 0.2, " in program(*command).out
+        assert "Linf eps 50/255, " in program(*command).out
     told = json.loads(Path("run/evaluation.json").read_text(encoding="utf-8"))
     last = json.loads(Path("run/metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     assert last["monitors"]["fgsm"] == told["fgsm"]["robust_accuracy"]
-    assert ball_of(open_run("run").recipe) == ("Linf", 0.2)
+    assert ball_of(open_run("run").recipe) == ("Linf", 50 / 255)
     assert program("report", "run", "-o", "r.html").code == 0
     page = Path("r.html").read_text(encoding="utf-8")
     assert "and trained for" not in page
-    assert "Linf eps 0.05, 0.2 at the end" in page
+    assert "Linf eps 0.05, Linf eps 50/255 at the end" in page
 
 
 def test_an_attack_that_falls_short_in_a_later_phase_is_named() -> None:
@@ -287,6 +288,7 @@ def test_an_attack_that_falls_short_in_a_later_phase_is_named() -> None:
     line = short_reach(resolve("at", data="digits", epochs=6, settings={"phases": phases}))
     assert line is not None
     assert line.startswith("the attack from epoch 5 on goes 3 steps of 0.03, to 0.09 and not to its eps 0.2")
+    assert line.endswith("in the phase, such as attack.step_size=0.06667")
 
 
 def test_a_weight_that_reads_another_scale_than_its_margin_has_is_named() -> None:
@@ -296,6 +298,10 @@ def test_a_weight_that_reads_another_scale_than_its_margin_has_is_named() -> Non
     for weight in ("sigmoid", "hinge", "hinge_as_printed", "step"):
         line = other_scale(resolve("mail-at", data="digits", settings={"margin": "lps", "weight": weight}))
         assert "the margin lps counts attack steps" in (line or "")
+    among = {"margin": "lps", "weight.bias": 5.0}
+    assert other_scale(resolve("mail-at", data="digits", settings=among)) is None
+    bare = {"margin": "none", "weight": "gairat_tanh"}
+    assert other_scale(resolve("mail-at", data="digits", settings=bare)) is None, "that is said already"
     for name, presets in METHODS.items():
         for preset in presets:
             assert other_scale(resolve(name, preset=preset)) is None, (name, preset)
@@ -312,8 +318,22 @@ def test_another_norm_asks_for_its_radius(program: Program) -> None:
     assert resolve("mail-at", settings=settings).attack == PGD(norm="L2", eps=0.5, step_size=0.1)
     in_l2 = resolve("mail-at", settings=settings)
     phase = {"from_epoch": 3, "set": {"attack.norm": "Linf"}}
+    changing = with_settings(in_l2, {"phases": [phase]})
     with pytest.raises(UsageError, match=r"attack\.eps 0\.5 is a radius in L2"):
-        with_settings(in_l2, {"phases": [phase]}).at(3)
+        check_every_epoch(changing)
+    assert changing.final_attack == PGD(norm="Linf", eps=0.5, step_size=0.1), "a run of before can be judged"
+    whole = {"name": "pgd", "norm": "L2", "eps": 0.5, "step_size": 0.1}
+    assert resolve("mail-at", settings={"attack": whole}).attack == PGD(norm="L2", eps=0.5, step_size=0.1)
+    for head, method, change in (
+        ("attack", "mail-at", {"attack": {"name": "pgd", "norm": "L2"}}),
+        ("attack", "standard", {"attack": "pgd", "attack.norm": "L2"}),
+        ("second_attack", "gair-trades", {"second_attack.norm": "L2"}),
+    ):
+        with pytest.raises(UsageError, match=rf"{head}\.eps \S+ is a radius in Linf"):
+            resolve(method, preset="official" if head == "second_attack" else "paper", settings=change)
+    with pytest.raises(UsageError, match="linf") as wrong:
+        resolve("mail-at", settings={"attack.norm": "linf"})
+    assert "radius" not in str(wrong.value)
     assert resolve("mail-at", settings={"attack.norm": "Linf"}).attack == resolve("mail-at").attack
     with pytest.raises(UsageError, match="eps 8/255 is a radius in Linf: pass eps as well as norm='L2'"):
         pm.attack("apgd", norm="L2")
@@ -328,6 +348,11 @@ def test_a_margin_of_attacked_images_without_any_is_refused_before_training(
     asked = ("train", "--data", "digits", "--model", "small-cnn", "--method", method, *words, "--out", "run")
     program.refuses("the margin pm_adv reads attacked images, and the objective standard has none", *asked)
     assert not Path("run").exists()
+    read = resolve(method, data="digits", settings=dict(setting.split("=") for setting in settings))
+    assert from_plain(read.plain()) == read, "a run of before can be read"
+    with pytest.raises(UsageError, match="reads attacked images"):
+        loss_recipe(read, False)
+    check_every_epoch(resolve("standard", settings={"attack": "pgd", "margin": "pm_adv", "passes": "nat,adv"}))
 
 
 def test_a_rate_of_sgd_is_not_left_to_adamw_in_silence(program: Program) -> None:

@@ -18,7 +18,7 @@ from probmargin.core.noise import fresh_noise
 from probmargin.core.types import Classifier
 from probmargin.data.dataset import from_torch_datasets
 from probmargin.methods.plain import with_settings
-from probmargin.methods.resolve import METHODS, named
+from probmargin.methods.resolve import METHODS, named, resolve
 from probmargin.training.drop_in import loss_recipe
 from probmargin.training.network import Network
 from probmargin.training.perturbation import perturbed_weights
@@ -230,6 +230,13 @@ def test_the_flag_takes_weights_away_and_nothing_else() -> None:
     bare = loss_recipe("mail-awp", False)
     assert bare.awp == loss_recipe("mail-awp", True).awp is not None
     assert not bare.is_reweighted
+    phases: list[dict[str, object]] = [{"from_epoch": 2, "set": {"attack.num_steps": 7}}]
+    late = {"from_epoch": 4, "set": {"margin": "pm_adv", "weight": "sigmoid"}}
+    changing = resolve("mail-at", epochs=6, settings={"phases": phases, "burn_in_epochs": 4})
+    assert getattr(loss_recipe(changing, False).attack, "num_steps", 0) == 7, "of the last epoch of burn-in"
+    later = resolve("at", epochs=6, settings={"phases": [late], "burn_in_epochs": 0})
+    assert loss_recipe(later, True).is_reweighted
+    assert not loss_recipe(later, False).is_reweighted
     whole = loss_recipe("mail-trades", True)
     assert loss_recipe("mail-trades", False) == whole.without_weights()
 

@@ -305,6 +305,8 @@ PIECES: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (pm.sigmoid_weight, {"margin": LOGITS[0], "bias": "inf"}, "bias takes a finite number"),
     (pm.hinge_weight, {"margin": [0.5]}, "margin takes a tensor, not list"),
     (pm.step_weight, {"margin": LOGITS[0], "alpha": None}, "alpha takes a number, not None"),
+    (pm.gairat_weight, {"steps": torch.tensor([-1]), "num_steps": 10, "lam": 0}, "steps must lie between 0 and"),
+    (pm.gairat_weight, {"steps": torch.tensor([11]), "num_steps": 10, "lam": 0}, "steps must lie between 0 and"),
     (pm.gairat_weight, {"steps": LOGITS[0], "num_steps": 2.5, "lam": 0}, "num_steps takes a whole number"),
     (pm.normalize_weights, {"weight": torch.tensor(1.0)}, r"weights must have shape \(B,\)"),
     (pm.normalize_weights, {"weight": LOGITS[0], "how": 5}, "how takes text, not 5"),

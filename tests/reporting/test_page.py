@@ -20,7 +20,7 @@ from probmargin.reporting.page import render
 from probmargin.reporting.page.classes import class_tables, confusion
 from probmargin.reporting.page.curves import charts
 from probmargin.reporting.page.data import Gallery, Published
-from probmargin.reporting.page.missing import gaps
+from probmargin.reporting.page.missing import evaluate_command, gaps
 from probmargin.reporting.page.recipe import fact_rows
 from probmargin.reporting.page.render import SECTIONS
 from probmargin.reporting.page.results import attack_gap, differences
@@ -435,6 +435,11 @@ def test_a_part_of_the_test_set_is_called_one(tmp_path: Path) -> None:
     assert "judged by protocol custom, Linf eps 0.1, seed 0" in page.words
     assert "judged: hardware a machine" in page.words
     assert "1 of 2 checks pass, 1 not run" in page.words
+    phases = [{"from_epoch": 2, "set": {"attack.eps": "0.3"}}]
+    ended = write_run(tmp_path / "b", recipe={**RECIPE, "attack": {**RECIPE["attack"], "eps": 0.05}, "phases": phases})
+    judged = evaluation("1" * 10, "1" * 10, eps=0.3)
+    assert "--eps" not in evaluate_command(report(ended), judged, ["nat"])
+    assert "--eps 0.1" in evaluate_command(report(ended), EVALUATION, ["nat"])
 
 
 def test_autoattack_is_shown_attack_by_attack(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from probmargin.methods.method import Phase
 from probmargin.runs.run import open_run
 from probmargin.training.guards import (
     above_chance,
-    best_luck,
     chance_line,
     check_collapse,
     check_last_batch,
+    luck,
     out_of_memory_named,
 )
 from probmargin.training.loop import TrainingStopped
@@ -146,12 +146,17 @@ class Told(Reporter):
 
 
 def test_a_run_that_ends_at_chance_says_so(tmp_path: Path) -> None:
-    luck = best_luck(torch.arange(1000) % 10)
-    assert luck == pytest.approx(0.1 + 4 * math.sqrt(0.09 / 1000))
+    spread = 4 * math.sqrt(0.09 / 1000)
+    lucky = luck(torch.arange(1000) % 10)
+    assert lucky == pytest.approx((0.1 - spread, 0.1 + spread))
+    assert luck(torch.tensor([0] * 900 + [2] * 100)) == pytest.approx((0.1 - spread, 0.9 + spread))
     shares = {"natural_accuracy": None, "robust_accuracy": 0.13}
-    assert "ends at chance: in its last epoch 13.0% of the training images are right" in str(chance_line(shares, luck))
-    assert chance_line({**shares, "natural_accuracy": 0.5}, luck) is None
-    assert chance_line({"natural_accuracy": 0.2, "robust_accuracy": None}, luck) is None
+    said = "ends at chance: in its last epoch 13.0% of the attacked training images are right"
+    assert said in str(chance_line(shares, lucky))
+    assert "of the training images" in str(chance_line({**shares, "natural_accuracy": 0.11}, lucky))
+    assert chance_line({**shares, "natural_accuracy": 0.5}, lucky) is None
+    assert chance_line({"natural_accuracy": 0.2, "robust_accuracy": None}, lucky) is None
+    assert chance_line({"natural_accuracy": None, "robust_accuracy": 0.02}, lucky) is None, "an attack that succeeds"
     for lr, is_stuck in ((1e-9, True), (0.1, False)):
         reporter = Told()
         fit(tmp_path / f"run-{lr}", recipe("at", lr=lr), reporter=reporter)

@@ -55,6 +55,8 @@ def hanging(row: str, width: int) -> str:
 
     >>> hanging("pgd-20  twenty steps from a random start", 24).splitlines()
     ['pgd-20  twenty steps', '        from a random', '        start']
+    >>> hanging("pass  gradients  0.25  a share of images", 24).splitlines()
+    ['pass  gradients  0.25  a', '      share of images']
     """
     if len(row) <= width:
         return row

@@ -25,7 +25,8 @@ def label_noise(train: ImageSet, spec: str, num_classes: int, seed: int) -> tupl
     "symmetric:0.2" gives exactly round(0.2 * N) examples, chosen by the seed, a label drawn uniformly from
     the other classes; "pair:0.2" gives as many the class after their own, the first after the last (Han et al.,
     arXiv:1804.06872). "instance:0.2" gives about as many a class that their pixels decide, and each example a rate of
-    its own around 0.2 (Xia et al., arXiv:2006.07836, algorithm 2; rates are scaled to a mean of 0.2).
+    its own around 0.2 (Xia et al., arXiv:2006.07836, algorithm 2; rates are scaled to a mean of 0.2, which those that
+    are cut off at 1 leave a little lower near 1).
     """
     kind, rate = _parsed(spec)
     if num_classes < 2:
@@ -54,14 +55,13 @@ def _by_pixels(train: ImageSet, rate: float, num_classes: int, generator: torch.
     is_wrong = torch.rand(len(train), generator=generator, dtype=torch.float64) < rates
     for label in range(num_classes):
         projection: torch.Tensor | None = None
-        for rows in (own == label).nonzero()[:, 0].split(_AT_ONCE):
+        for rows in ((own == label) & is_wrong).nonzero()[:, 0].split(_AT_ONCE):
             pixels = train.pixels(rows).flatten(1).cpu().float() / 255
             if projection is None:
                 projection = torch.randn(pixels.shape[1], num_classes, generator=generator)
             scores = pixels @ projection
             scores[:, label] = -torch.inf
-            found = torch.multinomial(scores.softmax(dim=1), 1, generator=generator)[:, 0]
-            labels[rows] = torch.where(is_wrong[rows], found, labels[rows])
+            labels[rows] = torch.multinomial(scores.softmax(dim=1), 1, generator=generator)[:, 0]
     return labels
 
 

@@ -103,6 +103,9 @@ def closing_lines(results: dict[str, Any]) -> list[str]:
     ['at Linf eps 8/255, 10 images, protocol custom']
     >>> closing_lines({"norm": "L2", "eps": 0.5, "num_examples": 10, "test_images": 40, "protocol": "custom"})
     ['at L2 eps 0.5, 10 of 40 images, protocol custom']
+    >>> part = {"norm": "L2", "eps": 0.5, "num_examples": 10, "test_images": 40, "protocol": "custom", "shard": "1/4"}
+    >>> closing_lines(part)
+    ['at L2 eps 0.5, 10 images, protocol custom, shard 1/4']
     """
     is_whole = "shard" not in results
     lines = []

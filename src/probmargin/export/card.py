@@ -23,7 +23,10 @@ _USE = {
     "robustbench": "from model import load_model    # in this folder, which needs torch alone\n\nmodel = load_model()",
 }
 """How a file of each format is read; what safetensors needs depends on the model."""
-BUNDLE = "`model.py` builds the network, `weights.pt` are its weights, `model_info.json` is what RobustBench asks for"
+BUNDLE = (
+    "`model.py` builds the network (with `network.py`, where that is there), `weights.pt` are its weights, "
+    "`model_info.json` is what RobustBench asks for"
+)
 
 
 def how_to_use(subject: Exported, file: str, form: str) -> str:

@@ -156,6 +156,9 @@ class Method:
                 f"the objective {self.objective.registered_name} needs more: passes must contain {', '.join(missing)}, "
                 f"as --set passes={','.join(self.objective.passes)} has it"
             )
+
+    def check_margin(self) -> None:
+        """Refuse a margin of attacked images where none are passed; recipes of runs are read without this."""
         if "logits_adv" in self.margin.needs and "adv" not in self.passes:
             raise UsageError(
                 f"the margin {self.margin.registered_name} reads attacked images, and the objective "

@@ -1,5 +1,6 @@
 """The pieces of a method, each usable without the rest: tensors in, tensors out."""
 
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -172,7 +173,8 @@ def attack(name: str, **settings: Any) -> Attack:
     True
     """
     made = ATTACKS.build({"name": name, **settings}, "attack")
-    norm, usual = getattr(made, "norm", "Linf"), getattr(type(made), "norm", "Linf")
-    if norm != usual and "eps" not in settings and hasattr(made, "eps"):
-        raise UsageError(f"eps {radius(made.eps)} is a radius in {usual}: pass eps as well as norm={norm!r}")
+    usual = {entry.name: entry.default for entry in fields(made)}  # type: ignore[arg-type]
+    if settings.get("norm", usual.get("norm")) != usual.get("norm") and "eps" in usual and "eps" not in settings:
+        norm = settings["norm"]
+        raise UsageError(f"eps {radius(made.eps)} is a radius in {usual['norm']}: pass eps as well as norm={norm!r}")  # type: ignore[attr-defined]
     return made

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from probmargin.attacks.attack import ATTACKS, Attack
+from probmargin.attacks.attack import ATTACKS
 from probmargin.core.errors import UsageError, unknown_name, unknown_setting
-from probmargin.core.records import coerce, parse_number
+from probmargin.core.records import coerce
 from probmargin.core.registry import Registry
 from probmargin.core.settings import AWP, EMA
 from probmargin.core.words import radius
@@ -95,14 +95,18 @@ def _phases(value: Any) -> tuple[Phase, ...]:
 def with_settings(method: Method, settings: Mapping[str, Any]) -> Method:
     """Change settings by path, such as attack.eps or weight; values may be text as typed on a command line.
 
-    Another objective brings its own passes, unless these are given too.
+    Another objective brings its own passes, unless these are given too. Another norm needs its own radius.
     """
+    check_radius(method, settings)
+    return changed(method, settings)
+
+
+def changed(method: Method, settings: Mapping[str, Any]) -> Method:
+    """What `with_settings` gives, whatever the radius: recipes of runs are read so."""
     plain = method.plain()
     is_tied = method.burn_in_epochs in method.lr_milestones[:1]
     for path, value in settings.items():
         _change(plain, path, value.tolist() if hasattr(value, "tolist") else value)
-    for head in ("attack", "second_attack"):
-        _check_radius(head, getattr(method, head), plain[head], settings)
     if plain["objective"]["name"] != method.objective.registered_name and "passes" not in settings:
         plain["passes"] = []
     if is_tied and "lr_milestones" in settings and "burn_in_epochs" not in settings and plain["lr_milestones"]:
@@ -110,20 +114,26 @@ def with_settings(method: Method, settings: Mapping[str, Any]) -> Method:
     return from_plain(plain)
 
 
-def _check_radius(
-    head: str, before: Attack | None, after: Mapping[str, Any] | None, settings: Mapping[str, Any]
-) -> None:
+def check_radius(method: Method, settings: Mapping[str, Any]) -> None:
     """Refuse another norm with the radius of the one before: 8/255 is a large ball in L-inf and next to none in L2."""
-    known = getattr(before, "norm", "Linf")
-    if not isinstance(after, Mapping) or "eps" not in after or after.get("norm", known) == known:
-        return
-    whole = settings.get(head)
-    if f"{head}.eps" not in settings and not (isinstance(whole, Mapping) and "eps" in whole):
-        eps = after["eps"] if isinstance(after["eps"], float) else parse_number(str(after["eps"]))
-        raise UsageError(
-            f"{head}.eps {radius(eps)} is a radius in {known}: give {head}.eps and {head}.step_size too, such as 0.5 "
-            f"and 0.1, for {head}.norm={after['norm']}"
-        )
+    for head in ("attack", "second_attack"):
+        before, plain = getattr(method, head), {head: method.plain()[head]}
+        given = {path: value for path, value in settings.items() if path.partition(".")[0] == head}
+        for path, value in given.items():
+            _change(plain, path, value)
+        after, whole = plain[head], settings.get(head)
+        if not given or not isinstance(after, Mapping) or after.get("name") not in ATTACKS.names():
+            continue
+        component: Any = ATTACKS.get(after["name"])
+        usual: dict[str, Any] = {entry.name: entry.default for entry in dataclasses.fields(component)}
+        known = getattr(before, "norm", usual.get("norm"))
+        has_eps = f"{head}.eps" in settings or (isinstance(whole, Mapping) and "eps" in whole)
+        if "eps" in usual and not has_eps and after.get("norm", known) in {"Linf", "L2"} - {known}:
+            eps = getattr(before, "eps", usual["eps"])
+            raise UsageError(
+                f"{head}.eps {radius(float(eps))} is a radius in {known}: give {head}.eps and {head}.step_size too, "
+                f"such as 0.5 and 0.1, for {head}.norm={after['norm']}"
+            )
 
 
 def _change(plain: dict[str, Any], path: str, value: Any) -> None:
@@ -181,7 +191,7 @@ def at(method: Method, epoch: int) -> Method:
     now = method
     for phase in method.phases:
         if epoch >= phase.from_epoch:
-            now = with_settings(now, phase.set)
+            now = changed(now, phase.set)
     if now.awp is not None and epoch < now.awp.warmup_epochs:
         now = replace(now, awp=None)
     if epoch < method.burn_in_epochs:

@@ -1,12 +1,13 @@
 """A run's folder as plain data, read without torch; a part that is not there is None or empty."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from probmargin.core.errors import UsageError
+from probmargin.core.records import parse_number
 from probmargin.core.shell import typed
 from probmargin.engine.files import read_json_lines, read_json_object
 from probmargin.engine.shapes import misfit_audit, misfit_epoch, misfit_evaluation, misfit_recipe, misfit_record
@@ -66,18 +67,30 @@ class Folder:
 
 
 def final_attack(recipe: Plain) -> Plain:
-    """The settings of the attack that a recipe ends with: phases may change it on the way.
+    """The settings of the attack that a recipe ends with, as far as they are written down: phases may change it.
 
-    >>> phases = [{"from_epoch": 2, "set": {"attack.eps": 0.2}}, {"from_epoch": 9, "set": {"attack.eps": 0.3}}]
-    >>> final_attack({"epochs": 9, "attack": {"name": "pgd", "eps": 0.1}, "phases": phases})
-    {'name': 'pgd', 'eps': 0.2}
+    >>> phases = [{"from_epoch": 2, "set": {"attack.eps": "64/255"}}, {"from_epoch": 9, "set": {"attack.eps": 0.75}}]
+    >>> final_attack({"epochs": 9, "attack": {"name": "pgd", "eps": 0.125}, "phases": phases})
+    {'name': 'pgd', 'eps': 0.25098}
+    >>> final_attack({"epochs": 9, "attack": {"eps": 0.125}, "phases": [{"from_epoch": 1, "set": {"attack": "none"}}]})
+    {}
     """
     attack = dict(recipe.get("attack") or {})
     for phase in recipe.get("phases") or ():
-        if phase["from_epoch"] < recipe.get("epochs", 0):
-            for path, value in phase["set"].items():
-                head, dot, rest = path.partition(".")
-                attack |= {rest: value} if head == "attack" and dot and attack else {}
+        if phase["from_epoch"] >= recipe.get("epochs", 0):
+            continue
+        for path, value in phase["set"].items():
+            head, _, rest = path.partition(".")
+            if head != "attack":
+                continue
+            if rest:
+                attack[rest] = value
+            elif isinstance(value, Mapping):
+                attack = dict(value)
+            else:
+                attack = {} if value in (None, "none", "null") else {**attack, "name": value}
+    if "eps" in attack:
+        attack["eps"] = parse_number(str(attack["eps"]))
     return attack
 
 

@@ -176,6 +176,8 @@ def loss_recipe(method: str | Method, weighted: bool, **sizes: float | None) -> 
     recipe = method if isinstance(method, Method) else named(method)
     if recipe.attack is not None:
         recipe = with_settings(recipe, given)
-    if weighted or not recipe.is_reweighted:
-        return recipe.at(recipe.epochs - 1)
+    last = recipe.at(recipe.epochs - 1)
+    last.check_margin()
+    if weighted or not last.is_reweighted:
+        return last
     return recipe.at(max(recipe.burn_in_end - 1, 0)).without_weights()

@@ -15,6 +15,7 @@ from probmargin.core.frozen import frozen
 from probmargin.core.words import counted
 from probmargin.margins.none import NoMargin
 from probmargin.methods.method import Method
+from probmargin.methods.plain import check_radius
 from probmargin.models.own import failed_at
 from probmargin.weights.hinge import Hinge, HingeAsPrinted
 from probmargin.weights.sigmoid import Sigmoid
@@ -65,8 +66,12 @@ def check_phases(method: Method) -> None:
 
 def check_every_epoch(method: Method) -> None:
     """Resolve every epoch before the first: what cannot work in the last is not to be found there."""
+    now = method
+    for phase in sorted(method.phases, key=lambda phase: phase.from_epoch):
+        check_radius(now, phase.set)
+        now = method.at(phase.from_epoch)
     for epoch in method.epoch_plan():
-        method.at(epoch)
+        method.at(epoch).check_margin()
 
 
 def short_reach(method: Method) -> str | None:
@@ -86,9 +91,12 @@ def _short(attack: Attack | None, epoch: int) -> str | None:
     digits = 3 - math.floor(math.log10(enough))
     step = math.ceil(enough * 10**digits - 1e-6) / 10**digits
     which = f"the attack from epoch {epoch + 1} on" if epoch else "the attack"
+    fix = (
+        f"in the phase, such as attack.step_size={step:.4g}" if epoch else f"such as --set attack.step_size={step:.4g}"
+    )
     return (
         f"{which} goes {counted(attack.num_steps, 'step')} of {attack.step_size:.4g}, to {reach:.4g} and not to its "
-        f"eps {attack.eps:.4g}: raise attack.step_size with it, such as --set attack.step_size={step:.4g}"
+        f"eps {attack.eps:.4g}: raise attack.step_size with it, {fix}"
     )
 
 
@@ -147,7 +155,7 @@ def other_scale(method: Method) -> str | None:
             f"the weight {weight} reads attack steps survived, and the margin {margin} lies between -1 and 1 or so: "
             "weights will hardly differ; choose --set margin=lps, or --set weight=sigmoid"
         )
-    if counts and isinstance(now.weight, Sigmoid | Hinge | HingeAsPrinted | Step):
+    if counts and isinstance(now.weight, Sigmoid | Hinge | HingeAsPrinted | Step) and now.weight.bias < 1:
         return (
             f"the margin {margin} counts attack steps from 0 on, and the weight {weight} is made for margins between "
             "-1 and 1: choose --set weight=gairat_tanh, or a weight.bias among the steps"
@@ -234,31 +242,36 @@ def check_weights(epoch: int, parameters: Sequence[torch.Tensor]) -> None:
         )
 
 
-def best_luck(labels: torch.Tensor) -> float:
-    """The accuracy on these labels that luck can give.
+def luck(labels: torch.Tensor) -> tuple[float, float]:
+    """The accuracies on these labels that luck can give.
 
-    Naming the largest class always is right for its share; more than four standard deviations above it are not luck.
+    Naming one class always is right for its share; more than four standard deviations from any class's are not luck.
     """
-    share = float(torch.bincount(labels).max()) / len(labels)
-    return share + 4 * math.sqrt(share * (1 - share) / len(labels))
+    counts = torch.bincount(labels)
+    shares = [float(counts[counts > 0].min()) / len(labels), float(counts.max()) / len(labels)]
+    low, high = (4 * math.sqrt(share * (1 - share) / len(labels)) for share in shares)
+    return shares[0] - low, shares[1] + high
 
 
 def above_chance(labels: torch.Tensor) -> float:
     """The accuracy on these labels that shows that something was learnt: five points more than luck can give."""
-    return best_luck(labels) + 0.05
+    return luck(labels)[1] + 0.05
 
 
-def chance_line(metrics: Mapping[str, Any], luck: float) -> str | None:
-    """A line on a run whose last epoch is right no more often than luck is; None where it has learnt something.
+def chance_line(metrics: Mapping[str, Any], lucky: tuple[float, float]) -> str | None:
+    """A line on a run whose last epoch is right as often as luck is; None where it has learnt something.
 
-    >>> chance_line({"natural_accuracy": None, "robust_accuracy": 0.3}, 0.12) is None
-    True
+    Attacked images that are right less often than that show that the attack had something to go by.
+
+    >>> [chance_line({"natural_accuracy": None, "robust_accuracy": share}, (0.08, 0.12)) for share in (0.3, 0.02)]
+    [None, None]
     """
     shares = [metrics[name] for name in ("natural_accuracy", "robust_accuracy") if metrics[name] is not None]
-    if not shares or max(shares) > luck:
+    if not shares or not lucky[0] <= max(shares) <= lucky[1]:
         return None
+    which = "attacked training images" if metrics["natural_accuracy"] is None else "training images"
     return (
-        f"the run ends at chance: in its last epoch {100 * max(shares):.1f}% of the training images are right; lower "
+        f"the run ends at chance: in its last epoch {100 * max(shares):.1f}% of the {which} are right; lower "
         "the learning rate (--set lr=...) or the radius (--set attack.eps=...), or train longer"
     )
 

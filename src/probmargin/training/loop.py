@@ -21,12 +21,12 @@ from probmargin.training.forecast import Pace
 from probmargin.training.guards import (
     TrainingStopped as TrainingStopped,
     above_chance,
-    best_luck,
     chance_line,
     check_collapse,
     check_finite,
     check_signs,
     check_weights,
+    luck,
     out_of_memory_named,
 )
 from probmargin.training.layers import seed_layers
@@ -111,7 +111,7 @@ class Trainer:
         self.batches = Batches(train, feed, method, settings.seed, self.world)
         self.num_batches = self.batches.count
         self.learnt = above_chance(train.labels)
-        self.luck = best_luck(train.labels)
+        self.luck = luck(train.labels)
         self._last: dict[str, Any] | None = None
         kept = [f"state-{epoch:04d}" for epoch in (*settings.keep_epochs, method.burn_in_end)]
         self.states = States(run, method.hash(), kept, watchers.dynamics)

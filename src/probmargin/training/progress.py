@@ -65,6 +65,8 @@ def folded(line: str, width: int) -> str:
 
     >>> folded("epoch 1/2  loss 1.25  robust 40.0%", 24)
     'epoch 1/2  loss 1.25\\n  robust 40.0%'
+    >>> folded("epoch 1/2  loss 1.25  robust 40.0%", 34)
+    'epoch 1/2  loss 1.25  robust 40.0%'
     """
     lines = [""]
     for piece in line.split(_GAP):

@@ -104,7 +104,7 @@ class Validation:
     @property
     def attack(self) -> Attack | None:
         """PGD-10 with steps of a quarter of the recipe's radius; None for a recipe without an attack."""
-        if self.method.attack is None:
+        if self.method.final_attack is None:
             return None
         norm, eps = ball_of(self.method)
         return PGD(norm=norm, eps=eps, step_size=eps / 4, num_steps=NUM_STEPS, start="uniform_eps", clamp_start=True)

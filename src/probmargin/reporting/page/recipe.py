@@ -53,9 +53,10 @@ def in_words(plain: Mapping[str, Any]) -> str:
         parts[0] += f" that drops after {joined([str(epoch) for epoch in plain['lr_milestones']])}"
     if attack.get("eps") is not None:
         steps = f" with {counted(int(attack['num_steps']), 'step')}" if "num_steps" in attack else ""
-        first, last = (radius(float(one["eps"])) for one in (attack, final_attack(dict(plain))))
-        then = f", {last} at the end" if last != first else ""
-        parts.append(f"{attack.get('name')}{steps}, {attack.get('norm')} eps {first}{then}")
+        ended = final_attack(dict(plain))
+        balls = [f"{one.get('norm')} eps {radius(float(one['eps']))}" for one in (attack, ended) if "eps" in one]
+        then = f", {balls[-1]} at the end" if balls[-1] != balls[0] else ""
+        parts.append(f"{attack.get('name')}{steps}, {balls[0]}{then}")
     if weight.get("name", "uniform") != "uniform":
         since = f", from epoch {plain['burn_in_epochs'] + 1} on" if plain.get("burn_in_epochs") else ""
         parts.append(f"weights by {weight['name']} of {margin.get('name')}{since}")

@@ -185,7 +185,7 @@ def stage_rows(evaluation: dict[str, Any] | None) -> list[StageRow]:
     """AutoAttack's attacks one after another; none where it was not run, or not after clean images.
 
     >>> aa = {"steps": {"apgd-ce": 0.5, "square": 0.25}, "num_examples": 4}
-    >>> [(row.title, row.broken, row.standing) for row in stage_rows({"nat": {"correct": "1110"}, "aa": aa})]
+    >>> [(row.title, row.broken, row.standing) for row in stage_rows({"nat": {"correct": "1110111"}, "aa": aa})]
     [('APGD-CE', 1, '50.0%'), ('Square', 1, '25.0%')]
     """
     nat, aa = (evaluation or {}).get("nat") or {}, (evaluation or {}).get("aa") or {}
