@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from training_runs import StopAfter, fit, recipe
+from training_runs import Listener, StopAfter, fit, recipe
 
 from probmargin.core.errors import UsageError
 from probmargin.methods.method import Phase
@@ -134,17 +134,6 @@ def test_a_constant_prediction_before_anything_was_learnt_is_no_collapse() -> No
     check_collapse(0, [*sums[:6], 99.0, 99.0], top_accuracy=0.9, learnt=learnt)
 
 
-class Told(Reporter):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        super().__init__(quiet=True)
-        self.lines: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.lines.append(text)
-
-
 def test_a_run_that_ends_at_chance_says_so(tmp_path: Path) -> None:
     spread = 4 * math.sqrt(0.09 / 1000)
     lucky = luck(torch.arange(1000) % 10)
@@ -158,9 +147,9 @@ def test_a_run_that_ends_at_chance_says_so(tmp_path: Path) -> None:
     assert chance_line({"natural_accuracy": 0.2, "robust_accuracy": None}, lucky) is None
     assert chance_line({"natural_accuracy": None, "robust_accuracy": 0.02}, lucky) is None, "an attack that succeeds"
     for lr, is_stuck in ((1e-9, True), (0.1, False)):
-        reporter = Told()
+        reporter = Listener()
         fit(tmp_path / f"run-{lr}", recipe("at", lr=lr), reporter=reporter)
-        assert any("ends at chance" in line for line in reporter.lines) == is_stuck
+        assert any("ends at chance" in line for line in reporter.said) == is_stuck
 
 
 def too_much() -> None:
