@@ -150,7 +150,7 @@ def before_square(results: Path) -> str:
     pairs = [one for contrast in TWO_BY_TWO.contrasts if (one := compare(contrast, column, rows))]
     head = ["row", "seed", *(f"after {stage}" for stage in VERSIONS["standard"])]
     seeds = [f"seed {record['seed']}, after {record['stage']}" for record in found]
-    told = markdown_table(["difference", "points", *seeds], [_by_seed(one, found) for one in pairs])
+    told = markdown_table(["difference", "points", *seeds, "over seeds"], [_by_seed(one, found) for one in pairs])
     return f"{markdown_table(head, after)}\n\n{told}\n"
 
 
@@ -158,7 +158,8 @@ def _by_seed(one: Comparison, records: list[dict[str, Any]]) -> list[str]:
     """A difference over all seeds, and of each."""
     single = dict(zip(one.seeds, one.seed_differences, strict=True))
     text = comparison_texts(one)
-    return [text[0], text[2], *(f"{single[record['seed']]:+.2f}" for record in records)]
+    points = {seed: f"{difference:+.2f}" for seed, difference in single.items()}
+    return [text[0], text[2], *(points.get(record["seed"], "-") for record in records), text[5]]
 
 
 def reproduction(results: Path) -> str:

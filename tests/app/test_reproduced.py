@@ -142,38 +142,39 @@ def test_the_question_stays_open_until_the_two_by_two_is_run(parts: Any, tmp_pat
     assert "| interaction: weights under CE - under KL | AA | +0.30 [" in text
 
 
+PAIRS = ((SQUARE[1], SQUARE[0]), (SQUARE[3], SQUARE[2]), (SQUARE[2], SQUARE[0]), (SQUARE[3], SQUARE[1]))
+
+
 def test_what_the_page_says_of_weights_and_attack_in_words_is_so(parts: Any, tmp_path: Path) -> None:
     assert parts["before-square"](tmp_path) == "None of these rows has a record yet.\n"
     after, told = parts["before-square"](ROOT / "results").split("\n\n")[:2]
     fab, square = ([row for row in cells_of(after) if row[place] != "unfinished"] for place in (4, 5))
     lost = sorted(round(100 * (float(row[3][:-1]) - float(row[4][:-1]))) for row in fab)
-    assert lost == [0, 0, 0, 0, 4], "images that FAB-T broke"
+    assert lost == [0, 0, 0, 0, 2, 4], "images that FAB-T broke"
     assert [row[4] == row[5] for row in square] == [True] * 3, "Square broke none"
     (table,) = (table for table in kept_tables(ROOT / "results") if table.spec.name == "two-by-two")
     nat = {one.contrast.title: one.interval for one in table.comparisons if one.column.title == "NAT"}
     release = "mail-trades-official-2021 - trades-official-kl"
     seeds = {one.contrast.title: len(one.seeds) for one in table.comparisons if one.column.title == "NAT"}
-    assert {title: count for title, count in seeds.items() if count != 2} == {release: 1}
+    assert {title: count for title, count in seeds.items() if count != 3} == {release: 2}
     (whole,) = (one for one in table.comparisons if (one.contrast.title, one.column.title) == (release, "AA"))
     assert round(whole.difference, 1) == 0.6
     assert whole.interval[1] < 2.5
-    robust = {}
+    robust, chance = {}, {}
     for cells in cells_of(told):
         middle, low, high = (float(number) for number in re.findall(r"[-+]\d+\.\d+", cells[1]))
         robust[cells[0]] = (low, middle, high)
-    assert 0 < robust["weights"][0] < 0.5 < robust["weights"][2] < 1
-    assert robust["interaction: weights under CE - under KL"][2] < 0
-    assert (
-        0
-        < robust["trades-official-ce - trades-official-kl"][0]
-        < robust["trades-official-ce - trades-official-kl"][1]
-        < 0.5
-    )
-    assert (
-        robust["mail-trades-official-ce - mail-trades-official-kl"][1]
-        < 0
-        < robust["mail-trades-official-ce - mail-trades-official-kl"][2]
-    )
+        chance[cells[0]] = [float(number) for number in re.findall(r"p ([\d.]+)", cells[-1])]
+    assert round(robust[release][1], 1) == 0.5
+    assert max(high for _, _, high in robust.values()) < 2.5
+    weights, beside, attack, last = (f"{plus} - {minus}" for plus, minus in PAIRS)
+    assert round(robust[weights][1], 1) == 0.7
+    assert robust[weights][0] > 0
+    assert chance[weights] < [0.05]
+    assert robust[beside][0] < 0 < robust[beside][2] < 0.5
+    assert 0 < robust[attack][0] < 0.5 < robust[attack][2]
+    assert chance[attack] > [0.05], "undecided over seeds"
+    assert robust[last][1] < 0 < robust[last][2]
     costs = [
         table.comparisons[0].difference,
         *(nat[f"{row} - {row.removeprefix('mail-')}"][0] for row in SQUARE[1::2]),
