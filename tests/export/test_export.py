@@ -22,6 +22,7 @@ from probmargin import api as pm
 from probmargin.core.errors import Failure, UsageError
 from probmargin.core.types import Classifier
 from probmargin.data.digits import load_digits
+from probmargin.evaluation.run_audit import audit_subject
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.export import formats
 from probmargin.export.card import markdown
@@ -121,7 +122,10 @@ def test_a_card_carries_what_was_measured(trained: Path, tmp_path: Path) -> None
     assert rows["nat"]["accuracy"] == results["nat"]["accuracy"]
     assert rows["pgd-5"]["interval"] == results["pgd-5"]["interval"]
     assert (rows["pgd-5"]["norm"], rows["pgd-5"]["eps"], rows["pgd-5"]["num_examples"]) == ("Linf", 0.05, 40)
-    assert card["not_measured"] == [f"robust accuracy under AutoAttack: probmargin evaluate {run} --attacks nat,aa"]
+    assert card["not_measured"] == [
+        f"robust accuracy under AutoAttack: probmargin evaluate {run} --attacks nat,aa",
+        f"signs of masked gradients: probmargin audit {run}",
+    ]
     assert f"| pgd-5 | {results['pgd-5']['robust_accuracy']:.2%} |" in (tmp_path / "m.safetensors.card.md").read_text()
     # An evaluation of other weights says nothing about these.
     stale = json.loads((run / "evaluation.json").read_text()) | {"weights": "0" * 16}
@@ -130,6 +134,36 @@ def test_a_card_carries_what_was_measured(trained: Path, tmp_path: Path) -> None
     pm.export(run, tmp_path / "n.safetensors", num_examples=10, log=said.append)
     assert json.loads((tmp_path / "n.safetensors.card.json").read_text())["accuracy"] == []
     assert any("another state" in line for line in said)
+
+
+def test_a_card_carries_the_audit_of_its_weights(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    found, _ = audit_subject(EvaluationRequest(run=run, num_examples=20, device="cpu"), None, lambda line: None)
+    verdicts = {"restarts": "warn", "noise": "warn", "transfer": "not run"}
+    for check in found["checks"]:
+        check["verdict"] = verdicts.get(check["name"], "pass")
+    count = len(found["checks"]) - 1
+
+    def exported(name: str) -> tuple[dict[str, Any], str]:
+        (run / "audit.json").write_text(json.dumps(found))
+        out = pm.export(run, tmp_path / f"{name}.safetensors", num_examples=10)
+        return json.loads(Path(f"{out}.card.json").read_text()), Path(f"{out}.card.md").read_text()
+
+    card, text = exported("warns")
+    assert card["audit"]["verdict"] == found["verdict"]
+    assert card["audit"]["checks"]["restarts"] == "warn"
+    assert not any("masked" in line for line in card["not_measured"])
+    line = f"- Audit, on the first 20 test images at Linf 0.05: {count - 2} of {count} checks pass"
+    assert f"{line}; part of this robustness may not be real, as restarts, noise show\n" in text
+    for check in found["checks"]:
+        check["verdict"] = "not run" if check["name"] == "transfer" else "pass"
+    assert f"Linf 0.05: {count} of {count} checks pass\n" in exported("passes")[1]
+    found["weights"] = "0" * 16
+    card, text = exported("another")
+    assert card["audit"] is None
+    assert "Audit" not in text
+    assert f"signs of masked gradients: probmargin audit {run}" in card["not_measured"]
 
 
 def test_a_card_names_the_epoch_of_the_state_that_was_taken(trained: Path, tmp_path: Path) -> None:
@@ -275,7 +309,7 @@ def test_source_files_of_the_other_networks(trained: Path, name: str) -> None:
     run = open_run(trained)
     record = {**run.record, "model": name, "model_settings": settings}
     empty = torch.zeros(0)
-    text = model_source(Exported(run, record, run.recipe, model, load_digits(), empty, empty, None, 2))
+    text = model_source(Exported(run, record, run.recipe, model, load_digits(), empty, empty, None, None, 2))
     namespace: dict[str, Any] = {"__file__": "model.py"}
     exec(compile(text, "model.py", "exec"), namespace)
     again = namespace["load_model"](None)

@@ -16,7 +16,7 @@ from probmargin.evaluation.run_data import say_radius
 from probmargin.evaluation.subject import EvaluationRequest, first_images, open_subject, settings_of
 from probmargin.models.build import check_model
 from probmargin.models.checks import check_gradient
-from probmargin.runs.run import open_run
+from probmargin.runs.run import Run, open_run
 
 NUM_EXAMPLES = 200
 
@@ -25,7 +25,9 @@ def audit_subject(
     request: EvaluationRequest, surrogate: Path | None, log: Callable[[str], None]
 ) -> tuple[dict[str, Any], Path | None]:
     """Audit what the request names; a run's audit.json lies in its folder, another model's at `out`."""
-    if request.out is not None and (request.run is None or request.out.resolve() != _own(request.run).resolve()):
+    if request.out is not None and (
+        request.run is None or request.out.resolve() != Run(request.run).audit_path.resolve()
+    ):
         check_replaces(request.out, "--out", "audit", lambda path: holds_json(path, "verdict", "checks"))
     run, model, data, _ = open_subject(request, log)
     check_gradient(model, (data.channels, *data.image_size), str(request.run or request.model))
@@ -49,15 +51,10 @@ def audit_subject(
     result |= surroundings(device)
     for line in lines(result):
         log(line)
-    path = _own(run.path) if run is not None and request.out is None else request.out
+    path = run.audit_path if run is not None and request.out is None else request.out
     if path is not None:
         write_json(path, result)
     return result, path
-
-
-def _own(run: Path) -> Path:
-    """Where a run's audit lies."""
-    return run / "audit.json"
 
 
 def _surrogate(path: Path, data: DataSet) -> Any:

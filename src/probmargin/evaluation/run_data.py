@@ -73,7 +73,7 @@ def check_data(run: Run, data: DataSet, *, is_named: bool, has_out: bool) -> Non
 
 def check_state(run: Run, state: Path | None, out: Path | None) -> None:
     """A run's results are of its last state: those of another must not take their place."""
-    own = [run.evaluation_path.resolve(), (run.path / "audit.json").resolve()]
+    own = [run.evaluation_path.resolve(), run.audit_path.resolve()]
     if state is not None and (out is None or out.resolve() in own):
         raise UsageError(f"the results in {run.path} are of its last state: give an --out FILE for those of {state}")
 

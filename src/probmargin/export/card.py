@@ -80,6 +80,7 @@ def make_card(subject: Exported, file: str, form: str, check: Check, licence: st
             "seconds": record.get("train_seconds"),
         },
         "accuracy": _accuracy(subject.evaluation),
+        "audit": _audit(subject.audit),
         "warnings": (subject.evaluation or {}).get("warnings", []),
         "not_measured": not_measured(subject),
         "check_after_export": check.plain(),
@@ -113,6 +114,14 @@ def _accuracy(evaluation: dict[str, Any] | None) -> list[dict[str, Any]]:
     return rows
 
 
+def _audit(found: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What an audit said, check by check, without its curves."""
+    if found is None:
+        return None
+    shared = {name: found.get(name) for name in ("verdict", "norm", "eps", "num_examples")}
+    return {**shared, "checks": {check["name"]: check["verdict"] for check in found["checks"]}}
+
+
 def not_measured(subject: Exported) -> list[str]:
     """What a reader would look for and nobody has measured, each with the command that measures it."""
     found = {row["attack"] for row in _accuracy(subject.evaluation)}
@@ -126,6 +135,8 @@ def not_measured(subject: Exported) -> list[str]:
         missing.append(f"robust accuracy: {command} nat,pgd-20,aa{then}")
     elif "aa" not in found:
         missing.append(f"robust accuracy under AutoAttack: {command} nat,aa{then}")
+    if subject.audit is None and subject.state is None:
+        missing.append(f"signs of masked gradients: {typed(*program(subject.record), 'audit', subject.run.path)}")
     return missing
 
 
@@ -158,6 +169,7 @@ def markdown(card: dict[str, Any]) -> str:
     lines += [f"- {row['attack']}: {_cell(row['meaning'])}" for row in card["accuracy"] if row["meaning"]]
     lines += [f"- {row['attack']}: {_cell(row['label'])}" for row in card["accuracy"] if row["label"]]
     lines += [f"- Warning: {_cell(line)}" for line in card["warnings"]]
+    lines += [_audit_line(card["audit"])] if card["audit"] else []
     lines += [f"- Not measured: {_cell(entry)}" for entry in card["not_measured"]]
     lines += ["", "## Training", ""]
     started = training["started_from"]
@@ -175,6 +187,17 @@ def markdown(card: dict[str, Any]) -> str:
         "The whole recipe is in the JSON file beside this card.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _audit_line(audit: dict[str, Any]) -> str:
+    """What the audit found, and where it looked."""
+    by_verdict = {kind: [name for name, one in audit["checks"].items() if one == kind] for kind in ("warn", "pass")}
+    text = f"{len(by_verdict['pass'])} of {len(by_verdict['pass']) + len(by_verdict['warn'])} checks pass"
+    if by_verdict["warn"]:
+        names = ", ".join(_cell(name) for name in by_verdict["warn"])
+        text += f"; part of this robustness may not be real, as {names} show{'s' * (len(by_verdict['warn']) == 1)}"
+    where = f"first {audit['num_examples']} test images at {audit['norm']} {radius(audit['eps'])}"
+    return f"- Audit, on the {where}: {text}"
 
 
 def _conditions(card: dict[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from probmargin.core.errors import UsageError
 from probmargin.core.shell import program, typed
 from probmargin.data.dataset import DataSet
 from probmargin.engine.files import read_json_object
-from probmargin.engine.shapes import misfit_evaluation
+from probmargin.engine.shapes import misfit_audit, misfit_evaluation
 from probmargin.evaluation.parts import weights_hash
 from probmargin.evaluation.run_data import data_of
 from probmargin.methods.method import Method
@@ -64,6 +64,8 @@ class Exported:
     labels: torch.Tensor
     evaluation: dict[str, Any] | None
     """What was measured on these very weights."""
+    audit: dict[str, Any] | None
+    """What an audit of these very weights found."""
     epochs: int
     """How many epochs these weights were trained."""
     state: Path | None = None
@@ -97,7 +99,7 @@ def open_exported(request: ExportRequest, log: Log) -> Exported:
         evaluation = _evaluation(run, model, log, is_last=request.checkpoint is None)
     else:
         evaluation = _given(request.results, run, model)
-    measured = (test.floats(), test.labels, evaluation, epochs, request.checkpoint)
+    measured = (test.floats(), test.labels, evaluation, _audit(run, model), epochs, request.checkpoint)
     return Exported(run, record, run.recipe, model, data, *measured)
 
 
@@ -123,6 +125,14 @@ def _evaluation(run: Run, model: nn.Module, log: Log, *, is_last: bool) -> dict[
         log(f"{run.evaluation_path} is of another state and is left out{fix}")
         return None
     return found
+
+
+def _audit(run: Run, model: nn.Module) -> dict[str, Any] | None:
+    """The run's audit, unless it is of other weights than these."""
+    if not run.audit_path.exists():
+        return None
+    found = read_json_object(run.audit_path, misfit_audit)
+    return found if found.get("weights") == weights_hash(model) else None
 
 
 def _given(path: Path, run: Run, model: nn.Module) -> dict[str, Any]:

@@ -51,6 +51,11 @@ class Run:
         return self.path / "evaluation.json"
 
     @property
+    def audit_path(self) -> Path:
+        """What an audit of it found."""
+        return self.path / "audit.json"
+
+    @property
     def checkpoints_path(self) -> Path:
         """Folder of the saved states."""
         return self.path / "checkpoints"
