@@ -9,6 +9,7 @@ from probmargin.attacks.balls import Norm
 from probmargin.attacks.dlr import SearchLoss
 from probmargin.attacks.fab import FAB
 from probmargin.attacks.square import Square
+from probmargin.core.losses import logit_margin
 from probmargin.core.noise import KeyedNoise
 
 
@@ -96,3 +97,18 @@ def test_a_batch_all_right_or_all_wrong_is_handled(attack: Attack, seed: int, ri
     check_inside(attack, found, x)
     if not right and not isinstance(attack, Square):
         assert bool((model(found).argmax(dim=1) != labels).all())
+
+
+def test_of_the_targets_that_break_an_image_one_that_rounding_cannot_undo_is_taken() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        """Class 1 wins by a hair once the first pixel rises, class 2 by far once the second does."""
+        first, second = (x[:, 0, 0, place] - 0.5 for place in (0, 1))
+        zero = torch.zeros_like(first)
+        thin = 1e-5 - 1.0 + (first > 0) * 1.0 + first * 1e-9
+        far = -1.5 + (second > 0) * 2.5 + second * 1e-9
+        return torch.stack([zero, thin, far, zero - 5.0, zero - 6.0], dim=1)
+
+    x, labels = torch.full((3, 1, 1, 2), 0.45), torch.zeros(3, dtype=torch.long)
+    attack = APGD(eps=0.1, num_steps=8, loss="dlr_targeted", num_targets=2)
+    found = attack(model, x, labels, noise=KeyedNoise(0, torch.arange(3))).x_adv
+    assert bool((logit_margin(model(found), labels) < -0.5).all())

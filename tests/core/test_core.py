@@ -75,8 +75,9 @@ def mixed(value: int) -> int:
 def by_hand(seed: int, example: int, stream: str, column: int) -> float:
     """One uniform draw, written down again without tensors."""
     golden = 0x9E3779B9
-    row = mixed((example % 2**32) ^ (seed % 2**32))
-    row = mixed(row ^ mixed((example >> 32) ^ (seed >> 32) ^ golden))
+    low = seed % 2**32
+    row = mixed((example % 2**32) ^ low)
+    row = mixed(row ^ mixed((example >> 32) ^ (seed >> 32 or mixed(low)) ^ golden))
     key = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:4], "little")
     for part in (key, 0, 0, 0):
         row = mixed(((row * 3 + part) % 2**32) ^ golden)
@@ -84,12 +85,25 @@ def by_hand(seed: int, example: int, stream: str, column: int) -> float:
     return (mixed((inner + mixed(row ^ 0x85EBCA6B)) % 2**32) >> 8) / 2**24
 
 
-@pytest.mark.parametrize("seed", [1, 2**40 + 17])
+@pytest.mark.parametrize("seed", [0, 1, 2**40 + 17])
 def test_noise_never_changes(seed: int) -> None:
     """Resumed runs and stored results depend on the draws of a seed."""
     ids = [0, 50_000, 2**33 + 5]
     values = KeyedNoise(seed=seed, ids=torch.tensor(ids)).uniform((3,), stream="start")
     assert values.tolist() == [[by_hand(seed, example, "start", column) for column in range(3)] for example in ids]
+
+
+@pytest.mark.parametrize("shift", [0, 32])
+def test_another_seed_is_other_noise_and_not_that_of_another_example(shift: int) -> None:
+    rows = torch.cat(
+        [KeyedNoise(seed=s << shift, ids=torch.arange(128)).uniform((4,), stream="start") for s in range(128)]
+    )
+    assert len(rows) - len(rows.unique(dim=0)) < 5, "chance meetings of 32 bits"
+
+
+def test_processes_that_share_a_seed_draw_apart() -> None:
+    one, other = (fresh_noise(64, torch.device("cpu"), 3, rank).uniform((4,), stream="a") for rank in (0, 1))
+    assert len(torch.cat([one, other]).unique(dim=0)) == 128
 
 
 def test_a_round_may_be_a_tensor() -> None:

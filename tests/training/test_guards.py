@@ -12,16 +12,21 @@ import torch
 from torch import nn
 from training_runs import Listener, StopAfter, fit, recipe
 
+from probmargin.attacks.pgd import PGD
 from probmargin.core.errors import UsageError
+from probmargin.core.settings import Augment
 from probmargin.methods.method import Phase
+from probmargin.methods.resolve import resolve
 from probmargin.runs.run import open_run
 from probmargin.training.guards import (
     above_chance,
     chance_line,
     check_collapse,
+    check_crop,
     check_last_batch,
     luck,
     out_of_memory_named,
+    split_directions,
 )
 from probmargin.training.loop import TrainingStopped
 from probmargin.training.progress import Reporter
@@ -132,6 +137,32 @@ def test_a_constant_prediction_before_anything_was_learnt_is_no_collapse() -> No
     with pytest.raises(TrainingStopped, match="class 1"):
         check_collapse(0, sums, top_accuracy=0.9, learnt=learnt)
     check_collapse(0, [*sums[:6], 99.0, 99.0], top_accuracy=0.9, learnt=learnt)
+
+
+def test_an_attack_that_cannot_leave_the_image_is_refused(tmp_path: Path) -> None:
+    stuck = PGD(loss="kl", start="zero", eps=0.1, step_size=0.05, num_steps=2)
+    later = Phase(from_epoch=1, set={"attack.start": "zero"})
+    for method in (recipe("trades", attack=stuck), recipe("trades", phases=(later,))):
+        with pytest.raises(UsageError, match=r"use attack\.start=normal_1e-3"):
+            fit(tmp_path / "run", method)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_reflection_larger_than_the_image_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"augment\.pad is 8, and images of 4x4 .* lower it"):
+        fit(tmp_path / "run", recipe(augment=Augment(pad=8, padding="reflect")))
+    assert not (tmp_path / "run").exists()
+    check_crop(Augment(pad=7, padding="reflect"), (8, 8))
+    check_crop(Augment(pad=8), (8, 8))
+
+
+def test_a_divergence_of_two_directions_is_said() -> None:
+    one = resolve("mail-trades", settings={"objective.kl_direction": "adv_nat"})
+    assert "such as --set attack.kl_direction=adv_nat" in str(split_directions(one))
+    both = resolve("trades", settings={"objective.kl_direction": "adv_nat", "attack.kl_direction": "adv_nat"})
+    assert split_directions(both) is None
+    assert split_directions(resolve("mart", settings={"objective.kl_direction": "adv_nat"})) is None, "its attack is CE"
+    assert split_directions(resolve("at")) is None
 
 
 def test_a_run_that_ends_at_chance_says_so(tmp_path: Path) -> None:

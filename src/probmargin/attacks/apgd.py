@@ -30,6 +30,8 @@ class Climb:
     x_adv: Images
     """The last misclassified iterate; `x_best` where there was none."""
     broken: torch.Tensor
+    safely: torch.Tensor
+    """Broken by more than rounding undoes, at some iterate."""
 
 
 @dataclass
@@ -141,12 +143,15 @@ class APGD(Attack):
             draws = [self.draw(x, noise.take(left), rank, restart) for rank in range(len(targets))]
             start = start_point(rows.x, self.norm, self.eps, torch.cat(draws))
             found = self.climb(model, rows, start, drop=self.eot == 1 and self.model_mode == "eval")
-            table = torch.where(found.broken, torch.inf, found.loss_best).view(len(targets), -1)
+            # Of the targets that broke an image the first that did so safely, else the first.
+            thin = torch.full_like(found.loss_best, torch.finfo(x.dtype).max)
+            table = torch.where(found.broken, thin, found.loss_best).masked_fill(found.safely, torch.inf)
+            table = table.view(len(targets), -1)
             best, points = pick(table, found.x_adv)
             better = best > score[left]
             x_adv[left[better]] = points[better]
             score[left] = torch.maximum(best, score[left])
-            left = (score != torch.inf).nonzero()[:, 0]
+            left = (score < torch.finfo(x.dtype).max).nonzero()[:, 0]
             if len(left) == 0:
                 break
         return AttackResult(x_adv=x_adv)
@@ -225,7 +230,7 @@ class APGD(Attack):
                         break
         _store(state, ended, here)
         x_adv = _at(ended.x_adv, ended.broken, ended.x_best)
-        return Climb(ended.x_best, ended.loss_best, x_adv, ended.broken)
+        return Climb(ended.x_best, ended.loss_best, x_adv, ended.broken, ended.safely)
 
     def _iterate(self, model: Classifier, rows: Rows, state: _State, share: float) -> None:
         moved = state.x_now + state.step * ascent(state.gradient, self.norm)
@@ -256,5 +261,5 @@ class APGD(Attack):
 
 def _store(state: _State, ended: _State, here: torch.Tensor) -> None:
     """Write the results of the rows at hand to where all rows' results are kept."""
-    for name in ("x_best", "loss_best", "x_adv", "broken"):
+    for name in ("x_best", "loss_best", "x_adv", "broken", "safely"):
         getattr(ended, name)[here] = getattr(state, name)

@@ -1,5 +1,7 @@
 """Projected gradient descent, with and without FAT's early stop."""
 
+import math
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -129,6 +131,34 @@ class _Settings:
         jitter = step_noise * noise.normal(tuple(x.shape[1:]), stream="step", step=step).to(x.dtype)
         move = self.step_size * steepest(gradient, self.norm) + jitter
         return project(x_adv + move, x, self.norm, self.eps)
+
+
+def longer_step(attack: Attack | None) -> float | None:
+    """A step size that reaches the surface of the ball; None where the attack's own does, or its start lies anywhere.
+
+    >>> longer_step(PGD(eps=0.3)), longer_step(PGD())
+    (0.075, None)
+    """
+    if not isinstance(attack, PGD | EarlyStopPGD) or attack.start in ("uniform_eps", "uniform_01"):
+        return None
+    if attack.num_steps * attack.step_size >= attack.eps:
+        return None
+    enough = attack.eps * max(1 / 4, 1 / attack.num_steps)
+    # Rounded up in the fourth digit, since rounded down it would not reach.
+    digits = 3 - math.floor(math.log10(enough))
+    return float(math.ceil(enough * 10**digits - 1e-6) / 10**digits)
+
+
+def warn_of_short_steps(attack: Attack | None, stacklevel: int) -> None:
+    """Tell a caller who gave a radius and no step size that the usual steps do not reach it."""
+    if (step := longer_step(attack)) is not None:
+        assert isinstance(attack, PGD | EarlyStopPGD)
+        reach = attack.num_steps * attack.step_size
+        warnings.warn(
+            f"{attack.num_steps} steps of {attack.step_size:.4g} go to {reach:.4g} and not to eps {attack.eps:.4g}: "
+            f"pass step_size as well, such as step_size={step:.4g}",
+            stacklevel=stacklevel,
+        )
 
 
 @ATTACKS.register(

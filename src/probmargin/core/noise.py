@@ -9,6 +9,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 
@@ -16,6 +17,8 @@ from probmargin.core.fusing import fusable
 
 _MASK = 0xFFFFFFFF
 _GOLDEN = 0x9E3779B9
+
+_Integers = TypeVar("_Integers", int, torch.Tensor)
 
 
 class Noise(ABC):
@@ -38,7 +41,7 @@ class Noise(ABC):
         """Return the noise of a part of the batch."""
 
 
-def _mix(value: torch.Tensor) -> torch.Tensor:
+def _mix(value: _Integers) -> _Integers:
     """A bijection of 32-bit integers with low bias, in int64 arithmetic."""
     value = (value ^ (value >> 16)) * 0x21F0AAAD & _MASK
     value = (value ^ (value >> 15)) * 0x735A2D97 & _MASK
@@ -48,6 +51,15 @@ def _mix(value: torch.Tensor) -> torch.Tensor:
 def stream_key(text: str) -> int:
     """A 32-bit number for a stream's name, the same in every process."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
+
+
+def _halves(seed: int) -> tuple[int, int]:
+    """The low and the high 32 bits of a seed.
+
+    One that fits the low half is spread over both: alone it would only hand one example's noise to another.
+    """
+    low, high = seed & _MASK, (seed >> 32) & _MASK
+    return low, high or _mix(low)
 
 
 @fusable
@@ -100,7 +112,7 @@ class KeyedNoise(Noise):
     def _uniform(
         self, ids: torch.Tensor, shape: tuple[int, ...], stream: str, target: int, step: torch.Tensor | int
     ) -> torch.Tensor:
-        words = (self.seed & _MASK, (self.seed >> 32) & _MASK, stream_key(stream), self.round, target, step)
+        words = (*_halves(self.seed), stream_key(stream), self.round, target, step)
         # Made outside the fused function: compilers take a range for 32-bit indices, which these products overflow.
         column = torch.arange(math.prod(shape), device=ids.device)
         bits = _bits(ids, words, column)
@@ -116,7 +128,7 @@ class KeyedNoise(Noise):
         return replace(self, ids=self.ids[positions])
 
 
-def fresh_noise(batch: int, device: torch.device, seed: int | None = None) -> KeyedNoise:
-    """Noise for a foreign loop: ids count the batch; without a seed torch's global generator gives one."""
+def fresh_noise(batch: int, device: torch.device, seed: int | None = None, rank: int = 0) -> KeyedNoise:
+    """Noise for a foreign loop: ids count the batch of a process; without a seed torch's global generator gives one."""
     drawn = int(torch.randint(2**62, ()).item()) if seed is None else seed
-    return KeyedNoise(seed=drawn, ids=torch.arange(batch, device=device))
+    return KeyedNoise(seed=drawn, ids=torch.arange(batch, device=device) + (rank << 32))

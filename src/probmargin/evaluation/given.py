@@ -35,11 +35,27 @@ def evaluate_given(
     x, labels = as_tensor(given[0], "images"), as_tensor(given[1], "labels")
     one_class = labels.numel() > 0 and not labels.is_floating_point() and bool(labels.min() == labels.max())
     check_images(x, labels, num_classes=max(2, int(labels.max()) + 1) if one_class else None)
-    chosen = pick_device(device)
-    on_device = unwrapped(model).to(chosen)
-    check_keeps_images(on_device, tuple(x.shape[1:]), type(model).__name__)
+    chosen, bare = pick_device(device), unwrapped(model)
+    found = next((tensor.device for tensor in (*bare.parameters(), *bare.buffers())), chosen)
+    try:
+        return _judged(bare.to(chosen), x, labels, attacks, settings, chosen)
+    finally:
+        bare.to(found)
+
+
+def _judged(
+    on_device: nn.Module,
+    x: torch.Tensor,
+    labels: torch.Tensor,
+    attacks: Sequence[str],
+    settings: EvaluationSettings,
+    chosen: torch.device,
+) -> dict[str, Any]:
+    """Judge a network where it lies."""
+    name = type(on_device).__name__
+    check_keeps_images(on_device, tuple(x.shape[1:]), name)
     if not set(attacks) <= WITHOUT_GRADIENTS:
-        check_gradient(on_device, tuple(x.shape[1:]), type(model).__name__)
+        check_gradient(on_device, tuple(x.shape[1:]), name)
     images = _as_floats(x, on_device).to(chosen)
     return evaluate(on_device, images, labels.long().to(chosen), attacks=attacks, settings=settings)
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from probmargin.attacks.attack import ATTACKS, Attack
+from probmargin.attacks.pgd import warn_of_short_steps
 from probmargin.core import losses
 from probmargin.core.arguments import checked
 from probmargin.core.batch import BatchView, LossTerms
@@ -177,4 +178,6 @@ def attack(name: str, **settings: Any) -> Attack:
     if settings.get("norm", usual.get("norm")) != usual.get("norm") and "eps" in usual and "eps" not in settings:
         norm = settings["norm"]
         raise UsageError(f"eps {radius(made.eps)} is a radius in {usual['norm']}: pass eps as well as norm={norm!r}")  # type: ignore[attr-defined]
+    if "step_size" not in settings:
+        warn_of_short_steps(made, stacklevel=4)
     return made

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from probmargin.attacks.pgd import warn_of_short_steps
 from probmargin.core.autocast import check_autocast
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import frozen
@@ -43,7 +44,7 @@ def recipe_loss(
     Of several processes each returns its share of the mean over all their images, times their number: gradients
     that are averaged over processes, as torch averages them, are then those of one process with all images.
     """
-    reduce, processes = _sharing(model, all_processes)
+    reduce, processes, rank = _sharing(model, all_processes)
     _check_batch(model, x, labels)
     x, labels = with_gradients(as_the_model_computes(x, model)), with_gradients(labels)
     if x.device.type == "cpu":
@@ -51,7 +52,7 @@ def recipe_loss(
     network, found = Network(model), writes(x)
     if seed is not None:
         check_seed(seed)
-    batch = Batch(x=x, labels=labels.long(), noise=fresh_noise(len(x), x.device, seed))
+    batch = Batch(x=x, labels=labels.long(), noise=fresh_noise(len(x), x.device, seed, rank))
     try:
         attacked = attack_batch(network, recipe, batch)
 
@@ -79,11 +80,11 @@ def _diagnose(model: nn.Module, x: Images, labels: Labels, recipe: Method) -> No
     check_outside(model, x[:1], recipe.attack)
 
 
-def _sharing(model: nn.Module, all_processes: bool | None) -> tuple[Reduce, int]:
-    """How sums go over the processes that share a batch, and how many there are."""
+def _sharing(model: nn.Module, all_processes: bool | None) -> tuple[Reduce, int, int]:
+    """How sums go over the processes that share a batch, how many there are, and which of them this one is."""
     wrapped = model if isinstance(model, nn.parallel.DistributedDataParallel) else None
     if not (wrapped is not None if all_processes is None else all_processes):
-        return alone, 1
+        return alone, 1, 0
     if not (dist.is_available() and dist.is_initialized()):
         raise UsageError("all_processes=True without a process group: call torch.distributed.init_process_group first")
     group = None if wrapped is None else wrapped.process_group
@@ -93,7 +94,7 @@ def _sharing(model: nn.Module, all_processes: bool | None) -> tuple[Reduce, int]
         dist.all_reduce(summed, group=group)
         return summed
 
-    return reduce, dist.get_world_size(group)
+    return reduce, dist.get_world_size(group), dist.get_rank(group)
 
 
 def _perturbed(network: Network, awp: AWP, loss_at: Callable[[Classifier], torch.Tensor], reduce: Reduce) -> Classifier:
@@ -176,6 +177,8 @@ def loss_recipe(method: str | Method, weighted: bool, **sizes: float | None) -> 
     recipe = method if isinstance(method, Method) else named(method)
     if recipe.attack is not None:
         recipe = with_settings(recipe, given)
+        if "attack.eps" in given and "attack.step_size" not in given:
+            warn_of_short_steps(recipe.attack, stacklevel=5)
     last = recipe.at(recipe.epochs - 1)
     last.check_margin()
     if weighted or not last.is_reweighted:

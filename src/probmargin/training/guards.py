@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from probmargin.attacks.attack import Attack
-from probmargin.attacks.pgd import PGD, EarlyStopPGD
+from probmargin.attacks.lm_pgd import LMPGD
+from probmargin.attacks.pgd import PGD, EarlyStopPGD, longer_step
 from probmargin.core.errors import Failure, UsageError
 from probmargin.core.frozen import frozen
+from probmargin.core.settings import Augment
 from probmargin.core.words import counted
 from probmargin.margins.none import NoMargin
 from probmargin.methods.method import Method
@@ -72,6 +74,41 @@ def check_every_epoch(method: Method) -> None:
         now = method.at(phase.from_epoch)
     for epoch in method.epoch_plan():
         method.at(epoch).check_margin()
+        _check_leaves(method.at(epoch).attack)
+
+
+def _check_leaves(attack: Attack | None) -> None:
+    """Refuse an attack that stays where it starts: the divergence from the image itself is least there, and flat."""
+    settings = attack if isinstance(attack, PGD | EarlyStopPGD | LMPGD) else None
+    if settings is not None and (settings.loss, settings.start) == ("kl", "zero"):
+        raise UsageError(
+            "an attack on the KL divergence has no gradient at the image itself: use attack.start=normal_1e-3, or "
+            "another loss"
+        )
+
+
+def check_crop(augment: Augment, image_size: tuple[int, ...]) -> None:
+    """Refuse a reflection that reaches beyond the image."""
+    if augment.padding == "reflect" and augment.pad >= min(image_size):
+        height, width = image_size
+        raise UsageError(
+            f"augment.pad is {augment.pad}, and images of {height}x{width} have fewer pixels to reflect: lower it, or "
+            "use --set augment.padding=zero"
+        )
+
+
+def split_directions(method: Method) -> str | None:
+    """A line on a divergence that is attacked in one direction and trained on in the other; None where it is one."""
+    attack = method.attack
+    trained = getattr(method.objective, "kl_direction", None)
+    if trained is None or not isinstance(attack, PGD | EarlyStopPGD | LMPGD) or attack.loss != "kl":
+        return None
+    if attack.kl_direction == trained:
+        return None
+    return (
+        f"the attack raises the KL divergence {attack.kl_direction} and the objective lowers {trained}: set both "
+        f"alike, such as --set attack.kl_direction={trained}"
+    )
 
 
 def short_reach(method: Method) -> str | None:
@@ -81,15 +118,11 @@ def short_reach(method: Method) -> str | None:
 
 def _short(attack: Attack | None, epoch: int) -> str | None:
     """What is said of the attack of an epoch (from 0)."""
-    if not isinstance(attack, PGD | EarlyStopPGD) or attack.start in ("uniform_eps", "uniform_01"):
+    step = longer_step(attack)
+    if step is None:
         return None
+    assert isinstance(attack, PGD | EarlyStopPGD)
     reach = attack.num_steps * attack.step_size
-    if reach >= attack.eps:
-        return None
-    enough = attack.eps * max(1 / 4, 1 / attack.num_steps)
-    # Rounded up in the fourth digit, since rounded down it would not reach.
-    digits = 3 - math.floor(math.log10(enough))
-    step = math.ceil(enough * 10**digits - 1e-6) / 10**digits
     which = f"the attack from epoch {epoch + 1} on" if epoch else "the attack"
     fix = (
         f"in the phase, such as attack.step_size={step:.4g}" if epoch else f"such as --set attack.step_size={step:.4g}"

@@ -32,6 +32,7 @@ from probmargin.training.fork import Fork, Wishes, parse_fork
 from probmargin.training.guards import (
     averages,
     check_batch,
+    check_crop,
     check_every_epoch,
     check_kept_epochs,
     check_last_batch,
@@ -41,6 +42,7 @@ from probmargin.training.guards import (
     other_scale,
     rate_of_sgd,
     short_reach,
+    split_directions,
 )
 from probmargin.training.layers import own_draws
 from probmargin.training.loop import LoopSettings, Trainer, Watchers
@@ -53,6 +55,9 @@ from probmargin.training.request import TrainRequest
 from probmargin.training.state import TrainState
 from probmargin.training.training_set import prepare
 from probmargin.training.validation import Monitors, Validation, parse_monitors
+
+_REMARKS = (short_reach, split_directions, idle_weights, other_scale, averages, rate_of_sgd)
+"""What is said of a recipe before it is trained."""
 
 
 def train(method: Method, data: DataSet, request: TrainRequest, reporter: Reporter) -> tuple[Run, nn.Module]:
@@ -86,6 +91,7 @@ class Training:
         set_precision(self.precision)
         check_phases(method)
         check_every_epoch(method)
+        check_crop(method.augment, data.image_size)
         check_kept_epochs(request.keep_epochs, method.epochs, method.epoch_plan())
         self.images = prepare(data, request)
         self.placement = coerce(request.placement, Placement, "--placement")
@@ -184,7 +190,7 @@ class Training:
         """Say what is imported and what the data is like, before time is spent."""
         check_folder(self.request.out, "--out")
         named = origin(self.request.model) if isinstance(self.request.model, str) else None
-        remarks = [look(self.method) for look in (short_reach, idle_weights, other_scale, averages, rate_of_sgd)]
+        remarks = (look(self.method) for look in _REMARKS)
         for line in filter(None, (named, *self.data.notes, imbalance(self.data), *remarks)):
             self.reporter.say(line)
 
