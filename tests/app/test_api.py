@@ -229,18 +229,25 @@ def test_a_radius_that_the_usual_steps_do_not_reach_is_said() -> None:
     said = r"10 steps of 0.007843 go to 0.07843 and not to eps 0.3: pass step_size as well, such as step_size=0.075"
     with pytest.warns(UserWarning, match=said) as found:
         pm.mail_loss(tiny_net(4), x, labels, eps=0.3)
+    with pytest.warns(UserWarning, match=said) as other:
         pm.attack("pgd", eps=0.3)
-    assert [Path(one.filename).name for one in found] == [Path(__file__).name] * 2
+    assert [Path(one.filename).name for one in (*found, *other)] == [Path(__file__).name] * 2
     pm.mail_loss(tiny_net(4), x, labels, eps=0.07)
     pm.mail_loss(tiny_net(4), x, labels, eps=0.3, step_size=0.01)
     pm.attack("pgd", eps=0.3, step_size=0.01)
     pm.attack("pgd", eps=0.3, start="uniform_eps")
+    pm.attack("pgd", num_steps=2)
 
 
 def test_a_judged_network_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (x, labels) = tiny_net(4), images(4, 8, size=8)
     places: list[torch.device] = []
-    monkeypatch.setattr(model, "to", lambda place: places.append(place) or model)
+
+    def to(place: torch.device) -> nn.Module:
+        places.append(place)
+        return model
+
+    monkeypatch.setattr(model, "to", to)
     pm.evaluate(model, (x, labels), ["nat"])
     assert places == [torch.device("cpu")] * 2
 

@@ -364,3 +364,16 @@ def test_train_and_test_must_agree(tmp_path: Path) -> None:
     gallery(tmp_path / "test", classes=("cat", "eel"))
     with pytest.raises(UsageError, match="class 'dog' is in only one of train/ and test/"):
         load_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["train", "test"])
+def test_a_class_may_be_called_train_or_test(tmp_path: Path, name: str) -> None:
+    gallery(tmp_path, classes=("bus", "car", name))
+    for needs_train in (True, False):
+        assert load_folder(tmp_path, needs_train=needs_train).classes == ("bus", "car", name)
+
+
+def test_pictures_right_in_train_and_test_are_no_two_classes(tmp_path: Path) -> None:
+    gallery(tmp_path, classes=("train", "test"))
+    with pytest.raises(UsageError, match="train holds no class folders"):
+        load_folder(tmp_path)

@@ -192,6 +192,19 @@ def test_a_quick_copy_has_the_models_gradient(stem: dict[str, int], channels: in
     assert kinds[4] == "_FlattenLast"
 
 
+def test_a_layer_that_was_lazy_has_a_quick_copy_too() -> None:
+    made = nn.Sequential(nn.LazyConv2d(4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
+    made(torch.rand(2, 1, 6, 6))
+    again = nn.Sequential(nn.LazyConv2d(4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
+    again.load_state_dict(made.state_dict())
+    again.eval()(torch.rand(2, 1, 6, 6))
+    x = torch.rand(2, 1, 6, 6, requires_grad=True)
+    quick = quick_copy(again, x)
+    assert type(quick[0]).__name__ == "_Stem"  # type: ignore[index]
+    (slope,), (expected,) = (torch.autograd.grad(network(x).sum(), x) for network in (quick, made))
+    torch.testing.assert_close(slope, expected)
+
+
 def test_pooling_that_does_nothing_is_dropped() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d(6), nn.AdaptiveAvgPool2d(2), nn.Flatten()).eval()
     x = torch.rand(5, 1, 8, 8)

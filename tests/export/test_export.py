@@ -527,3 +527,15 @@ def test_files_of_another_kind_name_their_reader(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"\0" * 64)
         with pytest.raises(pm.UsageError, match=f"use {reader}"):
             pm.load_model(tmp_path / name)
+
+
+def test_what_onnx_has_no_word_for_is_said(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxscript")
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("conversion failed") from ValueError("no  word for\naten.odd")
+
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    with pytest.raises(UsageError, match=r"\(no word for aten\.odd\); use --format torch-export or safetensors"):
+        pm.export(trained, tmp_path / "m.onnx", format="onnx", num_examples=5)
+    assert not (tmp_path / "m.onnx").exists()

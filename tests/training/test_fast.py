@@ -11,6 +11,7 @@ import torch
 from blobs import blobs
 from strategies import images, keyed, tiny_net
 from torch import nn
+from torch.nn import functional as F
 
 from probmargin.core.fusing import fusable, fused
 from probmargin.core.settings import EMA
@@ -292,3 +293,65 @@ def test_fusing_is_a_choice_of_the_caller() -> None:
     assert double(x).item() == 2
     assert seen[0] is False
     assert seen[-1] is False
+
+
+class Moody(nn.Module):
+    """What a network may do in training alone."""
+
+    def __init__(self, layer: nn.Module | None = None, *, noise: bool = False, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+        self.layer, self.noise, self.dropout = layer or nn.Identity(), noise, dropout
+        self.last = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(self.first(x))
+        if self.training and self.noise:
+            x = x + torch.randn_like(x)
+        x = F.dropout(x.mean(dim=(2, 3)), self.dropout, training=self.training)
+        logits: torch.Tensor = self.last(x)
+        return logits
+
+
+def hooked() -> nn.Module:
+    model = Moody()
+    model.first[0].register_forward_hook(lambda layer, inputs, output: 3.0 * output)
+    return model
+
+
+MOODY: dict[str, Callable[[], nn.Module]] = {
+    "dropout by function": lambda: Moody(dropout=0.7),
+    "dropout of channels": lambda: Moody(nn.Dropout2d(0.5)),
+    "alpha dropout": lambda: Moody(nn.AlphaDropout(0.5)),
+    "noise": lambda: Moody(noise=True),
+    "random slopes": lambda: Moody(nn.RReLU(0.1, 0.9)),
+    "a hook": hooked,
+    "tracked instance norm": lambda: Moody(nn.InstanceNorm2d(8, track_running_stats=True)),
+    "spectral norm": lambda: Moody(nn.utils.parametrizations.spectral_norm(nn.Conv2d(8, 8, 1))),
+}
+
+
+UNFOLDED = ("a hook", "tracked instance norm", "spectral norm")
+
+
+@pytest.mark.parametrize("name", MOODY)
+def test_attacks_on_the_fast_path_see_the_network_in_eval_mode(name: str) -> None:
+    torch.manual_seed(0)
+    model, x = MOODY[name]().train(), torch.rand(6, 3, 8, 8)
+    network = FastNetwork(model, "fp32", "off", image_shape=(3, 8, 8))
+    assert (network._attack_forward is not None) == (name not in UNFOLDED)
+    kept = {key: buffer.clone() for key, buffer in model.named_buffers()}
+    with Network(model).frozen("eval") as plain, torch.no_grad():
+        expected = plain(x)
+    with network.frozen("eval") as fast, torch.no_grad():
+        torch.testing.assert_close(fast(x), expected, rtol=1e-4, atol=1e-5)
+        assert torch.equal(fast(x), fast(x))
+    assert all(torch.equal(buffer, kept[key]) for key, buffer in model.named_buffers())
+    assert all(module.training for module in model.modules())
+
+
+def test_a_folded_network_that_says_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FoldedNetwork, "forward", lambda self, x: 1.5 * self.body(x))
+    network = FastNetwork(moved_model("small-cnn"), "fp32", "off", image_shape=(3, 16, 16))
+    assert any("its logits are off by" in note for note in network.notes)
+    assert network._attack_forward is None

@@ -304,7 +304,7 @@ def test_awp_moves_matrices_called_weight(monkeypatch: pytest.MonkeyPatch) -> No
     assert changed == ["linear.weight"]
     asked: list[list[str]] = []
 
-    def noted(module: nn.Module, given: dict[str, Any], inputs: Any) -> Any:
+    def noted(module: nn.Module, given: dict[str, Any], inputs: Any, *, tie_weights: bool) -> Any:
         asked.append(list(given))
         return module(*inputs)
 

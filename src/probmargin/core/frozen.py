@@ -1,7 +1,7 @@
 """A model as attacks see it: no gradient for parameters, no buffer moves, train/eval mode put back."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 import torch
@@ -17,7 +17,9 @@ ModelMode = Literal["eval", "train"]
 def model_mode(model: nn.Module, mode: ModelMode) -> Iterator[None]:
     """Switch the whole model to a mode, and put every part back as it was found."""
     found = [(module, module.training) for module in model.modules()]
-    model.train(mode == "train")
+    # A program of torch.export has its mode built in, and refuses to be asked.
+    with suppress(NotImplementedError):
+        model.train(mode == "train")
     try:
         yield
     finally:
@@ -37,18 +39,38 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model
 
 
-def with_clean_buffers(model: nn.Module, *, detach: bool) -> Classifier:
-    """The model over copies of its buffers; with `detach`, over its parameters cut off from the graph too."""
-    model = unwrapped(model)
-    tensors: dict[str, torch.Tensor] = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    for name, parameter in model.named_parameters():
-        tensors[name] = with_gradients(parameter.detach()) if detach else parameter
+def called_with(model: nn.Module, instead: Callable[[torch.Tensor], torch.Tensor]) -> Classifier:
+    """The model over other tensors than its own: what `instead` makes of each parameter and buffer.
+
+    A tensor or a layer may have several names. Each layer is listed once and each tensor replaced once: torch's own
+    treatment of such names puts the replacement back in the place of the parameter.
+    """
+    made: dict[int, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    for path, layer in model.named_modules():
+        for name, tensor in (*layer._parameters.items(), *layer._buffers.items()):
+            if tensor is not None:
+                if id(tensor) not in made:
+                    made[id(tensor)] = instead(tensor)
+                if made[id(tensor)] is not tensor:
+                    tensors[f"{path}.{name}" if path else name] = made[id(tensor)]
 
     def forward(x: Images) -> Logits:
-        logits: Logits = torch.func.functional_call(model, tensors, (x,))
+        logits: Logits = torch.func.functional_call(model, tensors, (x,), tie_weights=False)
         return logits
 
     return forward
+
+
+def with_clean_buffers(model: nn.Module, *, detach: bool) -> Classifier:
+    """The model over copies of its buffers; with `detach`, over its parameters cut off from the graph too."""
+
+    def instead(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, nn.Parameter):
+            return tensor.clone()
+        return with_gradients(tensor.detach()) if detach else tensor
+
+    return called_with(unwrapped(model), instead)
 
 
 @contextmanager

@@ -102,15 +102,28 @@ def load_folder(
 def _roots(path: Path, needs_train: bool) -> list[Path]:
     """The folders that hold class folders: of both parts, of test images alone, or one that is split here."""
     has_train, has_test = (path / "train").is_dir(), (path / "test").is_dir()
-    if has_test and not has_train and not needs_train:
+    if has_test and not has_train and not needs_train and not _is_class(path / "test"):
         return [path / "test"]
     if has_train != has_test:
         have, need = ("train", "test") if has_train else ("test", "train")
+        if _is_class(path / have):
+            return [path]
         raise UsageError(
             f"{path} holds {have}/ but no {need}/: add it, or give folder:{typed(path / have)}, "
             "of which 20 % become the test set"
         )
     return [path / "train", path / "test"] if has_train else [path]
+
+
+def _is_class(path: Path) -> bool:
+    """Pictures right in train/, and other folders beside it: a class of that name, as a train is."""
+    beside = [entry for entry in path.parent.iterdir() if entry.is_dir() and entry != path and entry.name[0] != "."]
+    return bool(beside) and bool(_pictures(path)) and not any(entry.is_dir() for entry in path.iterdir())
+
+
+def _pictures(folder: Path) -> list[Path]:
+    """The pictures right in a folder, as they lie there."""
+    return [file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
 
 
 def _resized(files: list[Path], target: _Format, image_size: int | None) -> str:
@@ -155,8 +168,7 @@ def _list(root: Path, *, may_be_empty: bool = False) -> dict[str, list[Path]]:
         raise UsageError(f"{root} holds no class folders: put the images in {root}/CLASS/")
     listing = {}
     for folder in folders:
-        images = (file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != ".")
-        listing[folder.name] = sorted(images)
+        listing[folder.name] = sorted(_pictures(folder))
         if not listing[folder.name] and not may_be_empty:
             kinds = ", ".join(suffix[1:] for suffix in SUFFIXES)
             raise UsageError(f"class folder {folder} holds no images ({kinds}): add some or remove it")

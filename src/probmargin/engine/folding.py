@@ -1,11 +1,14 @@
 """A network for attacks: batch norm folded into convolutions, weights cast once a training step."""
 
+import copy
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
+from torch.nn.utils.parametrize import is_parametrized
 
+from probmargin.core.frozen import model_mode
 from probmargin.core.types import Images, Logits
 
 
@@ -39,7 +42,7 @@ class FoldedConv(nn.Module):
             scale_and_shift(norm)
         # Tensor cores take 16-bit channels in groups of eight; a stem of three is padded here once, not at every call.
         is_short = kind.dtype in (torch.bfloat16, torch.float16)
-        self._padding = -conv.in_channels % 8 if is_short and conv.groups == 1 else 0
+        self._padding = -conv.weight.shape[1] % 8 if is_short and conv.groups == 1 else 0
         shape = (conv.out_channels, conv.weight.shape[1] + self._padding, *conv.kernel_size)
         weight = torch.zeros(shape, dtype=kind.dtype, device=conv.weight.device)
         self.register_buffer("weight", weight.contiguous(memory_format=kind.order))
@@ -104,9 +107,9 @@ class FoldedNorm(nn.Module):
     def __init__(self, norm: nn.BatchNorm2d, dtype: torch.dtype) -> None:
         super().__init__()
         self._norm = [norm]
-        device = scale_and_shift(norm)[0].device
-        self.register_buffer("scale", torch.zeros(norm.num_features, 1, 1, dtype=dtype, device=device))
-        self.register_buffer("shift", torch.zeros(norm.num_features, 1, 1, dtype=dtype, device=device))
+        scale, shift = self.folded()
+        self.register_buffer("scale", torch.zeros_like(scale, dtype=dtype))
+        self.register_buffer("shift", torch.zeros_like(shift, dtype=dtype))
 
     def folded(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Scale and shift at the trained model's present parameters."""
@@ -146,7 +149,8 @@ class FoldedNetwork(nn.Module):
 
     def __init__(self, model: nn.Module, dtype: torch.dtype, order: torch.memory_format = torch.channels_last) -> None:
         super().__init__()
-        self.body = _fold(model, Kind(dtype, order))
+        with model_mode(model, "eval"):
+            self.body = _fold(model, Kind(dtype, order))
         self._parts = [m for m in self.body.modules() if isinstance(m, FoldedConv | FoldedNorm)]
 
     @torch.no_grad()
@@ -167,6 +171,9 @@ class FoldedNetwork(nn.Module):
 
 def _fold(model: nn.Module, kind: Kind) -> fx.GraphModule:
     """Rewrite the model's graph: convolutions take in the batch norm behind them, linear layers stay in float32."""
+    for name, module in model.named_modules():
+        if module._forward_hooks or module._forward_pre_hooks or is_parametrized(module):
+            raise CannotFold(f"{name or 'the model'} has hooks or parametrizations, which a folded copy leaves out")
     try:
         traced = fx.symbolic_trace(model)
     except Exception as error:
@@ -193,11 +200,12 @@ def _part(node: fx.Node, modules: dict[str, nn.Module], folded: set[fx.Node], ki
         return FloatLinear(module)
     if isinstance(module, nn.BatchNorm2d):
         return FoldedNorm(module, kind.dtype)
-    if isinstance(module, nn.Dropout):
+    if isinstance(module, nn.modules.dropout._DropoutNd):
         return nn.Identity()
-    if any(True for _ in module.parameters()):
+    if any(True for _ in (*module.parameters(), *module.buffers())):
         raise CannotFold(f"the model has a {type(module).__name__}")
-    return module
+    # A copy, since the trained model's own layer is in training mode while it is attacked.
+    return copy.deepcopy(module).eval()
 
 
 def _attribute(root: nn.Module, path: str) -> object:

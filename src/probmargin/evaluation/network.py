@@ -132,8 +132,7 @@ def refuse_random(model: Classifier, x: Images) -> None:
 
 def folded_form(model: nn.Module, dtype: torch.dtype) -> FoldedNetwork:
     """The network in eval mode with batch norm folded into its convolutions, at its present parameters."""
-    with model_mode(model, "eval"):
-        network = FoldedNetwork(model, dtype)
+    network = FoldedNetwork(model, dtype)
     network.refresh()
     return network
 

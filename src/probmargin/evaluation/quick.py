@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from probmargin.core.frozen import model_mode
-from probmargin.core.types import Images
+from probmargin.core.frozen import frozen
+from probmargin.core.types import Classifier, Images
 
 _SAME = 1e-4
 _FEW_CHANNELS = 3
@@ -34,11 +34,21 @@ def quick_copy(model: nn.Module, x: Images) -> nn.Module:
                 _flatten_in_place(module, other, x[:1])
                 _replace_stem(module, x)
         other = other.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        with model_mode(model, "eval"), torch.no_grad():
-            first, second = model(x[:2]), other(x[:2])
+        with frozen(model, "eval") as call:
+            pairs = zip(_logits_and_slope(call, x[:2]), _logits_and_slope(other, x[:2]), strict=True)
+            is_same = all(torch.allclose(first, second, rtol=_SAME, atol=_SAME) for first, second in pairs)
     except Exception:  # whatever a foreign model raises here, it can still be judged as it is
         return model
-    return other if torch.allclose(first, second, rtol=_SAME, atol=_SAME) else model
+    return other if is_same else model
+
+
+def _logits_and_slope(model: Classifier, x: Images) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a model says of images, and its gradient there."""
+    point = x.detach().clone().requires_grad_()
+    with torch.enable_grad():
+        logits = model(point)
+        (slope,) = torch.autograd.grad(logits.sum(), point)
+    return logits.detach(), slope
 
 
 def _fold_norms(layers: nn.Sequential) -> None:
@@ -115,7 +125,7 @@ class _StemGradient(torch.autograd.Function):
         products = conv.weight.flatten(1).T @ slope.permute(0, 2, 3, 1).flatten(0, 2).T
         products = products.view(*conv.weight.shape[1:], count, *out)
         top, left = conv.padding
-        padded = slope.new_zeros(count, conv.in_channels, height + 2 * top, width + 2 * left)
+        padded = slope.new_zeros(count, conv.weight.shape[1], height + 2 * top, width + 2 * left)
         for place in product(*(range(length) for length in conv.weight.shape[1:])):
             down, across = (
                 slice(at * gap, at * gap + step * (length - 1) + 1, step)
@@ -140,7 +150,7 @@ class _Stem(nn.Module):
 def _replace_stem(layers: nn.Sequential, x: Images) -> None:
     """Find the gradient of a convolution of few channels otherwise: a CPU's kernels compute it for 16 at once."""
     for name, conv in list(layers.named_children()):
-        if type(conv) is not nn.Conv2d or conv.in_channels > _FEW_CHANNELS or x.is_cuda:
+        if type(conv) is not nn.Conv2d or conv.weight.shape[1] > _FEW_CHANNELS or x.is_cuda:
             continue
         if conv.groups == 1 and conv.padding_mode == "zeros" and not isinstance(conv.padding, str):
             setattr(layers, name, _Stem(conv))

@@ -158,7 +158,14 @@ def write_onnx(subject: Exported, path: Path) -> None:
             "output_names": ["logits"],
             "dynamic_shapes": ({0: "batch"},),
         }
-        made = torch.onnx.export(program, **named, verbose=False)
+        try:
+            made = torch.onnx.export(program, **named, verbose=False)
+        except Exception as error:
+            reason = " ".join(str(error.__cause__ or error).split())[:160]
+            raise UsageError(
+                f"{subject.record['model']} cannot be written as ONNX ({reason}); use --format torch-export or "
+                "safetensors"
+            ) from None
         assert made is not None
         made.save(str(path), external_data=False)
 

@@ -178,6 +178,6 @@ def attack(name: str, **settings: Any) -> Attack:
     if settings.get("norm", usual.get("norm")) != usual.get("norm") and "eps" in usual and "eps" not in settings:
         norm = settings["norm"]
         raise UsageError(f"eps {radius(made.eps)} is a radius in {usual['norm']}: pass eps as well as norm={norm!r}")  # type: ignore[attr-defined]
-    if "step_size" not in settings:
+    if "eps" in settings and "step_size" not in settings:
         warn_of_short_steps(made, stacklevel=4)
     return made

@@ -32,6 +32,10 @@ def check_is_network(model: object) -> None:
         raise UsageError(f"model is the class {model.__name__}: pass an instance, {model.__name__}(...)")
     if not isinstance(model, nn.Module):
         raise UsageError(f"model is given as {type(model).__name__}: pass the network itself, an nn.Module")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UsageError(
+            "model is TorchScript, whose tensors attacks cannot set apart: pass the nn.Module it is made of"
+        )
 
 
 def as_the_model_computes(x: torch.Tensor, model: nn.Module) -> torch.Tensor:

@@ -104,8 +104,8 @@ def with_weights(
             )
         hint = "--new-head starts its last layer afresh for other classes" if is_head else "name its own model"
         raise UsageError(f"{path} does not fit {name}: {fit.short()}; {hint}, or see: probmargin import --help")
-    head = _last_layer(target) if new_head else None
-    adopt(target, {key: tensor for key, tensor in weights.items() if _layer(key) != head})
+    head = _last_layer(target) if new_head else set()
+    adopt(target, {key: tensor for key, tensor in weights.items() if _layer(key) not in head})
     return model
 
 
@@ -161,8 +161,10 @@ def _layer(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _last_layer(model: nn.Module) -> str:
-    return _layer(list(model.state_dict())[-1])
+def _last_layer(model: nn.Module) -> set[str]:
+    """All names of the last layer that has tensors."""
+    layers = [layer for layer in model.modules() if layer._parameters or layer._buffers]
+    return {name for name, layer in model.named_modules(remove_duplicate=False) if layer is layers[-1]}
 
 
 def _is_head(fit: Fit, model: nn.Module, weights: Weights) -> bool:
@@ -170,5 +172,5 @@ def _is_head(fit: Fit, model: nn.Module, weights: Weights) -> bool:
     own = model.state_dict()
     last = _last_layer(model)
     same_otherwise = all(own[name].shape[1:] == weights[name].shape[1:] for name in fit.misshapen)
-    in_last = all(_layer(name) == last for name in fit.misshapen)
+    in_last = all(_layer(name) in last for name in fit.misshapen)
     return bool(fit.misshapen) and not fit.missing and not fit.unexpected and same_otherwise and in_last

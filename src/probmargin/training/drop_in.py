@@ -10,7 +10,7 @@ from torch import nn
 from probmargin.attacks.pgd import warn_of_short_steps
 from probmargin.core.autocast import check_autocast
 from probmargin.core.errors import UsageError
-from probmargin.core.frozen import frozen
+from probmargin.core.frozen import called_with, frozen
 from probmargin.core.inference import check_takes_gradients, outside_inference_mode, with_gradients
 from probmargin.core.noise import fresh_noise
 from probmargin.core.settings import AWP, check_seed
@@ -106,16 +106,11 @@ def _perturbed(network: Network, awp: AWP, loss_at: Callable[[Classifier], torch
     with torch.enable_grad():
         gradients = torch.autograd.grad(loss_at(network.clean_forward()), list(own.values()), allow_unused=True)
     moved = {
-        name: parameter + relative_ascent(parameter.detach(), reduce(gradient), awp.gamma)
-        for (name, parameter), gradient in zip(own.items(), gradients, strict=True)
+        id(parameter): parameter + relative_ascent(parameter.detach(), reduce(gradient), awp.gamma)
+        for parameter, gradient in zip(own.values(), gradients, strict=True)
         if gradient is not None
     }
-
-    def forward(x: Images) -> Logits:
-        logits: Logits = torch.func.functional_call(model, moved, (x,))
-        return logits
-
-    return forward
+    return called_with(model, lambda tensor: moved.get(id(tensor), tensor))
 
 
 def _check_batch(model: nn.Module, x: Images, labels: Labels) -> None:

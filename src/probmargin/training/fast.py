@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from probmargin.core.frozen import ModelMode
+from probmargin.core.frozen import ModelMode, frozen
 from probmargin.core.fusing import fused
 from probmargin.core.types import Classifier, Images, Logits
 from probmargin.data.dataset import ImageSet
@@ -15,6 +15,7 @@ from probmargin.engine.compile import CompileMode, compiled, use_persistent_cach
 from probmargin.engine.devices import Precision
 from probmargin.engine.folding import CannotFold, FoldedNetwork
 from probmargin.engine.graphs import capture
+from probmargin.evaluation.network import check_alike
 from probmargin.methods.method import Method
 from probmargin.training.network import Network, to_channels_last
 from probmargin.training.state import TrainState
@@ -42,12 +43,21 @@ class FastNetwork(Network):
         self._is_refreshed = False
         try:
             self._folded = FoldedNetwork(model, torch.bfloat16 if precision == "bf16" else torch.float32, self.order)
+            self._check_folding(image_shape)
         except CannotFold as reason:
             if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in model.modules()):
                 self.notes.append(f"attacks run without folded batch norm: {reason}")
         else:
             self._attack_forward = compiled(self._folded, mode)
             self._refresh = compiled(self._folded.refresh, mode)
+
+    def _check_folding(self, image_shape: Sequence[int]) -> None:
+        """Refuse a folded network that says something else than the model: attacks would aim at another one."""
+        folded = FoldedNetwork(self.model, torch.float32, self.order)
+        folded.refresh()
+        images = torch.rand(4, *image_shape, generator=torch.Generator().manual_seed(0)).to(self._device)
+        with frozen(self.model, "eval") as call, torch.no_grad():
+            check_alike(call(images), folded(images.contiguous(memory_format=self.order)), "tf32")
 
     def forward(self, x: Images) -> Logits:
         """Training-mode pass with gradient; moves batch-norm statistics."""

@@ -81,7 +81,3 @@ class Network:
 
     def settle(self) -> None:
         """Called after every step: a place to bring processes together."""
-
-    def trainable(self) -> list[nn.Parameter]:
-        """The parameters that are trained."""
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]

@@ -93,7 +93,7 @@ class MovingAverage:
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         """Take one step towards the model."""
-        parameters = dict(model.named_parameters())
+        parameters = dict(model.named_parameters(remove_duplicate=False))
         for name, tensor in model.state_dict().items():
             if name in parameters:
                 self.tensors[name].lerp_(tensor, self._share.to(tensor.dtype))
