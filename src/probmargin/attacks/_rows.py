@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from probmargin.core.types import Images, Labels, Logits, PerExample
+from probmargin.core.types import Images, Labels, PerExample
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,3 @@ def pick(score: torch.Tensor, points: Images) -> tuple[PerExample, Images]:
     best = score.max(dim=0)
     columns = torch.arange(score.shape[1], device=score.device)
     return best.values, points[best.indices * score.shape[1] + columns]
-
-
-def predicted_wrong(logits: Logits, labels: Labels) -> torch.Tensor:
-    """True where the prediction is not the label."""
-    return logits.argmax(dim=1) != labels

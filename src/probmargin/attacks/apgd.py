@@ -5,14 +5,14 @@ from dataclasses import dataclass, fields
 import torch
 
 from probmargin.attacks._geometry import ascent, into_ball, per_image, unit
-from probmargin.attacks._rows import Rows, pick, predicted_wrong, undecided
+from probmargin.attacks._rows import Rows, pick, undecided
 from probmargin.attacks.attack import ATTACKS, Attack, logits_without_gradient
 from probmargin.attacks.balls import Norm, check_eps, finite_or_zero
 from probmargin.attacks.dlr import SearchLoss, search_loss, target_classes
 from probmargin.core.batch import AttackResult, TraceLevel
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import ModelMode
-from probmargin.core.losses import logit_margin
+from probmargin.core.losses import is_correct, logit_margin
 from probmargin.core.noise import Noise
 from probmargin.core.types import Classifier, Images, Labels, PerExample
 
@@ -197,7 +197,7 @@ class APGD(Attack):
     def climb(self, model: Classifier, rows: Rows, start: Images, *, drop: bool = True) -> Climb:
         """One ascent from a start point a row; with `drop`, an example's rows leave once one of them is wrong."""
         logits, loss, gradient = self.evaluate(model, start, rows)
-        wrong = predicted_wrong(logits, rows.labels)
+        wrong = ~is_correct(logits, rows.labels)
         state = _State(
             x_now=start,
             x_before=start,
@@ -238,7 +238,7 @@ class APGD(Attack):
         moved = state.x_now + share * (moved - state.x_now) + (1.0 - share) * (state.x_now - state.x_before)
         state.x_before, state.x_now = state.x_now, into_ball(moved, rows.x, self.norm, self.eps)
         logits, loss, state.gradient = self.evaluate(model, state.x_now, rows)
-        wrong = predicted_wrong(logits, rows.labels)
+        wrong = ~is_correct(logits, rows.labels)
         state.x_adv = _at(state.x_now, wrong, state.x_adv)
         state.broken = state.broken | wrong
         state.safely = state.safely | (logit_margin(logits, rows.labels) < -_SAFE_BREAK)

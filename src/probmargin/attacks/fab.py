@@ -6,14 +6,14 @@ import torch
 
 from probmargin.attacks._geometry import length, per_image, unit
 from probmargin.attacks._hyperplane import shift_to_hyperplane
-from probmargin.attacks._rows import Rows, pick, predicted_wrong, undecided
+from probmargin.attacks._rows import Rows, pick, undecided
 from probmargin.attacks.attack import ATTACKS, Attack, logits_without_gradient
 from probmargin.attacks.balls import Norm, check_eps, finite_or_zero
 from probmargin.attacks.dlr import target_classes
 from probmargin.core.batch import AttackResult, TraceLevel
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import ModelMode
-from probmargin.core.losses import label_mask
+from probmargin.core.losses import is_correct, label_mask
 from probmargin.core.noise import Noise
 from probmargin.core.types import Classifier, Images, Labels, PerExample
 
@@ -83,7 +83,7 @@ class FAB(Attack):
         """Attack a model that is already frozen."""
         logits = logits_without_gradient(model, x)
         x_adv = x.clone()
-        broken = predicted_wrong(logits, labels)
+        broken = ~is_correct(logits, labels)
         targets = target_classes(logits, labels, self.num_targets) if self.targeted else labels[None, :]
         for restart in range(self.restarts):
             left = (~broken).nonzero()[:, 0]
@@ -114,7 +114,7 @@ class FAB(Attack):
         best = Nearest(rows.x.clone(), torch.full_like(start.flatten(1)[:, 0], torch.inf))
         for step in range(self.num_steps):
             x_now = self._step(model, rows, x_now)
-            wrong = predicted_wrong(logits_without_gradient(model, x_now), rows.labels)
+            wrong = ~is_correct(logits_without_gradient(model, x_now), rows.labels)
             size = length(x_now - rows.x, self.norm)
             nearer = wrong & (size < best.size[here])
             best.x_adv[here] = torch.where(per_image(nearer, x_now), x_now, best.x_adv[here])
