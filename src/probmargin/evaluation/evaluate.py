@@ -97,11 +97,12 @@ class Keep:
 
 
 def correct_under(
-    model: Classifier, attack: Attack | None, x: Images, labels: Labels, settings: EvaluationSettings
+    model: Classifier, attack: Attack | None, x: Images, labels: Labels, settings: EvaluationSettings, first: int = 0
 ) -> torch.Tensor:
     """For each example: is it classified correctly, on the clean image or under the attack? A quick look.
 
-    All forwards go through one chunk shape: the last chunk is filled with copies of its first row.
+    All forwards go through one chunk shape: the last chunk is filled with copies of its first row. `first` is the
+    place of the first example in the whole set, by which noise is keyed.
     """
     size = min(settings.batch_size or DEFAULT_CHUNK, len(x))
     verdicts = []
@@ -110,7 +111,7 @@ def correct_under(
         filled = torch.cat([rows, rows[:1].expand(size - len(rows))])
         images, wanted = x[filled], labels[filled]
         if attack is not None:
-            noise = KeyedNoise(seed=settings.seed, ids=filled)
+            noise = KeyedNoise(seed=settings.seed, ids=filled + first)
             images = attack(model, images, wanted, noise=noise).x_adv
         with torch.no_grad():
             verdicts.append(is_correct(model(images), wanted)[: len(rows)])

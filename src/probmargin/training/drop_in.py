@@ -29,7 +29,7 @@ from probmargin.models.checks import (
 )
 from probmargin.training.guards import check_outside
 from probmargin.training.network import Network
-from probmargin.training.perturbation import moved_by_awp, relative_ascent
+from probmargin.training.perturbation import awp_moves
 from probmargin.training.step import Batch, alone, attack_batch, batch_loss, view_of, weigh
 
 _ROUNDING = 1e-4
@@ -102,14 +102,8 @@ def _perturbed(network: Network, awp: AWP, loss_at: Callable[[Classifier], torch
     model = network.model
     if isinstance(model, nn.DataParallel):
         raise UsageError("AWP moves weights, which nn.DataParallel does not take over; pass model.module")
-    own = moved_by_awp(model)
     with torch.enable_grad():
-        gradients = torch.autograd.grad(loss_at(network.clean_forward()), list(own.values()), allow_unused=True)
-    moved = {
-        id(parameter): parameter + relative_ascent(parameter.detach(), reduce(gradient), awp.gamma)
-        for parameter, gradient in zip(own.values(), gradients, strict=True)
-        if gradient is not None
-    }
+        moved = {id(parameter): parameter + move for parameter, move in awp_moves(network, awp, loss_at, reduce)}
     return called_with(model, lambda tensor: moved.get(id(tensor), tensor))
 
 

@@ -40,6 +40,19 @@ def moved_by_awp(model: nn.Module) -> dict[str, nn.Parameter]:
     return own
 
 
+def awp_moves(
+    network: Network, awp: AWP, loss_at: Callable[[Classifier], torch.Tensor], reduce: Reduce
+) -> list[tuple[nn.Parameter, torch.Tensor]]:
+    """Parameters, and how far AWP moves each up the loss."""
+    moved = list(moved_by_awp(network.model).values())
+    gradients = torch.autograd.grad(loss_at(network.clean_forward()), moved, allow_unused=True)
+    return [
+        (parameter, relative_ascent(parameter.detach(), reduce(gradient), awp.gamma))
+        for parameter, gradient in zip(moved, gradients, strict=True)
+        if gradient is not None
+    ]
+
+
 @contextmanager
 def perturbed_weights(
     network: Network,
@@ -56,13 +69,7 @@ def perturbed_weights(
     if awp is None:
         yield
         return
-    moved = list(moved_by_awp(network.model).values())
-    gradients = torch.autograd.grad(loss_at(network.clean_forward()), moved, allow_unused=True)
-    moves = [
-        (parameter, relative_ascent(parameter.detach(), reduce(gradient), awp.gamma))
-        for parameter, gradient in zip(moved, gradients, strict=True)
-        if gradient is not None
-    ]
+    moves = awp_moves(network, awp, loss_at, reduce)
     with torch.no_grad():
         for parameter, move in moves:
             parameter.add_(move)

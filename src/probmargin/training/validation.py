@@ -12,7 +12,7 @@ from probmargin.attacks.balls import Norm
 from probmargin.attacks.pgd import PGD
 from probmargin.core.batch import AttackResult, TraceLevel
 from probmargin.core.errors import UsageError
-from probmargin.core.noise import KeyedNoise, Noise
+from probmargin.core.noise import Noise
 from probmargin.core.types import Classifier, Images, Labels
 from probmargin.data.dataset import ImageSet
 from probmargin.engine.distributed import World
@@ -37,19 +37,6 @@ def ball_of(method: Method) -> tuple[Norm, float]:
     attack = method.final_attack
     norm: Norm = getattr(attack, "norm", "Linf")
     return norm, float(getattr(attack, "eps", 8 / 255))
-
-
-@dataclass(frozen=True)
-class _Shard(Attack):
-    """An attack on a later part of a set: noise is keyed by an example's place in the whole."""
-
-    inner: Attack
-    start: int
-
-    def run(self, model: Classifier, x: Images, labels: Labels, *, noise: Noise, trace: TraceLevel) -> AttackResult:
-        assert isinstance(noise, KeyedNoise)
-        moved = replace(noise, ids=noise.ids + self.start)
-        return self.inner.run(model, x, labels, noise=moved, trace=trace)
 
 
 @dataclass(frozen=True)
@@ -81,12 +68,11 @@ class Judge:
         right = torch.zeros((), dtype=torch.float64, device=images.images.device)
         if rows.stop > rows.start:
             part = images.take(torch.arange(rows.start, rows.stop))
-            shard = attack if attack is None or rows.start == 0 else _Shard(attack, rows.start)
             settings = EvaluationSettings(batch_size=self.batch_size)
             with self.network.frozen("eval") as call:
                 # In the order in memory that training uses: for another one the network would be compiled again.
                 x = part.floats().contiguous(memory_format=self.network.order)
-                right += correct_under(call, shard, x, part.labels, settings).sum()
+                right += correct_under(call, attack, x, part.labels, settings, rows.start).sum()
         return float(self.world.reduce(right)) / len(images)
 
 
