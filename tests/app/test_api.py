@@ -19,7 +19,7 @@ from probmargin.core.types import Classifier
 from probmargin.data.dataset import from_torch_datasets
 from probmargin.methods.plain import with_settings
 from probmargin.methods.resolve import METHODS, named, resolve
-from probmargin.training.drop_in import loss_recipe
+from probmargin.training.drop_in import _sharing, loss_recipe
 from probmargin.training.network import Network
 from probmargin.training.perturbation import perturbed_weights
 from probmargin.training.step import Batch, attack_batch, batch_loss, view_of, weigh
@@ -237,6 +237,13 @@ def test_a_radius_that_the_usual_steps_do_not_reach_is_said() -> None:
     pm.attack("pgd", eps=0.3, step_size=0.01)
     pm.attack("pgd", eps=0.3, start="uniform_eps")
     pm.attack("pgd", num_steps=2)
+
+
+def test_processes_that_share_a_batch_know_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("is_initialized", True), ("get_world_size", 2), ("get_rank", 1)):
+        monkeypatch.setattr(torch.distributed, name, lambda *_, found=value: found)
+    assert _sharing(tiny_net(4), True)[1:] == (2, 1)
+    assert _sharing(tiny_net(4), None)[1:] == (1, 0)
 
 
 def test_a_judged_network_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

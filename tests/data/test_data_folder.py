@@ -373,6 +373,13 @@ def test_a_class_may_be_called_train_or_test(tmp_path: Path, name: str) -> None:
         assert load_folder(tmp_path, needs_train=needs_train).classes == ("bus", "car", name)
 
 
+@pytest.mark.parametrize("beside", [(), ("val",), ("labels", "valid")])
+def test_pictures_right_in_train_are_no_class_beside_other_parts(tmp_path: Path, beside: tuple[str, ...]) -> None:
+    gallery(tmp_path, classes=("train", *beside))
+    with pytest.raises(UsageError, match="holds train/ but no test/"):
+        load_folder(tmp_path)
+
+
 def test_pictures_right_in_train_and_test_are_no_two_classes(tmp_path: Path) -> None:
     gallery(tmp_path, classes=("train", "test"))
     with pytest.raises(UsageError, match="train holds no class folders"):

@@ -16,7 +16,7 @@ from probmargin.evaluation import opening
 from probmargin.evaluation.autoattack import run_autoattack
 from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
 from probmargin.evaluation.network import Ready
-from probmargin.evaluation.quick import quick_copy
+from probmargin.evaluation.quick import _StemGradient, quick_copy
 from probmargin.evaluation.room import Room, find_room
 
 LIMIT = 11
@@ -190,6 +190,15 @@ def test_a_quick_copy_has_the_models_gradient(stem: dict[str, int], channels: in
     kinds = [type(module).__name__ for module in quick]  # type: ignore[attr-defined]
     assert kinds[0] == ("Conv2d" if channels == 4 else "_Stem")
     assert kinds[4] == "_FlattenLast"
+
+
+def test_a_copy_with_another_gradient_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)).eval()
+    x = torch.rand(2, 1, 6, 6)
+    assert quick_copy(model, x) is not model
+    backward = _StemGradient.backward
+    monkeypatch.setattr(_StemGradient, "backward", staticmethod(lambda ctx, slope: (2 * backward(ctx, slope)[0], None)))
+    assert quick_copy(model, x) is model
 
 
 def test_a_layer_that_was_lazy_has_a_quick_copy_too() -> None:

@@ -92,6 +92,7 @@ def test_another_state_is_exported_with_its_own_epochs(run: Path, best: Path, tm
     assert card["accuracy"] == [], "what was measured is of the last state"
     assert f"evaluate {run} --checkpoint {best} --out FILE.json --attacks" in card["not_measured"][0]
     assert card["not_measured"][0].endswith("then export with --results FILE.json")
+    assert not any("audit" in line for line in card["not_measured"]), "an audit of the run is of its last state"
     assert any("of another state" in line for line in said)
     assert not any("judge it with" in line for line in said), "that would judge the last state again"
 

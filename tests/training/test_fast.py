@@ -1,6 +1,7 @@
 """The fast path against the plain one: the same step, folded, compiled and captured."""
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -79,6 +80,14 @@ def test_what_cannot_be_folded_says_why() -> None:
         FoldedNetwork(Branching(), torch.float32)
     with pytest.raises(CannotFold, match="LayerNorm"):
         FoldedNetwork(nn.Sequential(nn.Flatten(), nn.LayerNorm(4)), torch.float32)
+    unique = nn.ReLU()
+    unique.lock = threading.Lock()  # type: ignore[assignment]
+    with pytest.raises(CannotFold, match=r"ReLU cannot be copied \(TypeError\)"):
+        FoldedNetwork(nn.Sequential(nn.Conv2d(1, 2, 3), unique), torch.float32)
+    watched = nn.Conv2d(1, 2, 3)
+    watched.register_full_backward_hook(lambda *_: None)
+    with pytest.raises(CannotFold, match="0 has hooks"):
+        FoldedNetwork(nn.Sequential(watched), torch.float32)
     with pytest.raises(CannotFold, match="running statistics"):
         FoldedNetwork(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, track_running_stats=False)), torch.float32)
     network = FastNetwork(
@@ -324,7 +333,7 @@ MOODY: dict[str, Callable[[], nn.Module]] = {
     "dropout of channels": lambda: Moody(nn.Dropout2d(0.5)),
     "alpha dropout": lambda: Moody(nn.AlphaDropout(0.5)),
     "noise": lambda: Moody(noise=True),
-    "random slopes": lambda: Moody(nn.RReLU(0.1, 0.9)),
+    "random slopes": lambda: Moody(nn.Sequential(nn.Conv2d(8, 8, 1), nn.RReLU(0.1, 0.9))),
     "a hook": hooked,
     "tracked instance norm": lambda: Moody(nn.InstanceNorm2d(8, track_running_stats=True)),
     "spectral norm": lambda: Moody(nn.utils.parametrizations.spectral_norm(nn.Conv2d(8, 8, 1))),

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from training_runs import Listener, StopAfter, fit, recipe
 
-from probmargin.attacks.pgd import PGD
+from probmargin.attacks.lm_pgd import LMPGD
+from probmargin.attacks.pgd import PGD, EarlyStopPGD, longer_step
 from probmargin.core.errors import UsageError
 from probmargin.core.settings import Augment
 from probmargin.methods.method import Phase
@@ -23,6 +24,7 @@ from probmargin.training.guards import (
     chance_line,
     check_collapse,
     check_crop,
+    check_every_epoch,
     check_last_batch,
     luck,
     out_of_memory_named,
@@ -140,23 +142,34 @@ def test_a_constant_prediction_before_anything_was_learnt_is_no_collapse() -> No
 
 
 def test_an_attack_that_cannot_leave_the_image_is_refused(tmp_path: Path) -> None:
-    stuck = PGD(loss="kl", start="zero", eps=0.1, step_size=0.05, num_steps=2)
+    stuck = {"loss": "kl", "start": "zero", "eps": 0.1, "num_steps": 2}
     later = Phase(from_epoch=1, set={"attack.start": "zero"})
-    for method in (recipe("trades", attack=stuck), recipe("trades", phases=(later,))):
+    attacks = [PGD(**stuck), EarlyStopPGD(**stuck), LMPGD(**stuck)]  # type: ignore[arg-type]
+    for method in (*(recipe("trades", attack=one) for one in attacks), recipe("trades", phases=(later,))):
         with pytest.raises(UsageError, match=r"use attack\.start=normal_1e-3"):
             fit(tmp_path / "run", method)
     assert not (tmp_path / "run").exists()
+    check_every_epoch(recipe("trades", attack=EarlyStopPGD(**stuck, step_noise=0.01)))  # type: ignore[arg-type]
 
 
 def test_a_reflection_larger_than_the_image_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"augment\.pad is 8, and images of 4x4 .* lower it"):
-        fit(tmp_path / "run", recipe(augment=Augment(pad=8, padding="reflect")))
+    with pytest.raises(UsageError, match=r"augment\.pad is 4, and images of 4x4 .* lower it"):
+        fit(tmp_path / "run", recipe(augment=Augment(pad=4, padding="reflect")))
     assert not (tmp_path / "run").exists()
     check_crop(Augment(pad=7, padding="reflect"), (8, 8))
     check_crop(Augment(pad=8), (8, 8))
 
 
+def test_a_longer_step_reaches_the_surface() -> None:
+    for eps in (0.1, 1 / 3, 0.7, 0.0123456):
+        step = longer_step(PGD(eps=eps, step_size=0.0001, num_steps=4))
+        assert step is not None
+        assert 4 * step >= eps
+
+
 def test_a_divergence_of_two_directions_is_said() -> None:
+    later = Phase(from_epoch=1, set={"objective.kl_direction": "adv_nat"})
+    assert split_directions(recipe("trades", phases=(later,))) is not None
     one = resolve("mail-trades", settings={"objective.kl_direction": "adv_nat"})
     assert "such as --set attack.kl_direction=adv_nat" in str(split_directions(one))
     both = resolve("trades", settings={"objective.kl_direction": "adv_nat", "attack.kl_direction": "adv_nat"})

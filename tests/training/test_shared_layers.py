@@ -101,6 +101,50 @@ def test_a_head_with_two_names_is_begun_anew_under_both(tmp_path: Path) -> None:
     assert torch.equal(found["stem.weight"], trained.state_dict()["stem.weight"])
 
 
+def test_a_last_layer_without_tensors_is_not_the_head(tmp_path: Path) -> None:
+    def made(count: int) -> nn.Module:
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(4, 5), nn.Linear(5, count), nn.LayerNorm(count, elementwise_affine=False)
+        )
+
+    trained, fresh = made(4), made(3)
+    torch.save(trained.state_dict(), tmp_path / "weights.pt")
+    for other in (fresh, made(4)):
+        head = other.state_dict()["2.weight"].clone()
+        found = with_weights(other, tmp_path / "weights.pt", "made", new_head=True).state_dict()
+        assert torch.equal(found["2.weight"], head)
+        assert torch.equal(found["1.weight"], trained.state_dict()["1.weight"])
+
+
+def test_a_buffer_with_two_names_is_one_in_a_pass_over_copies() -> None:
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.last = nn.Identity(), nn.Identity(), nn.Linear(4, 2)
+            count = torch.zeros(())
+            self.first.register_buffer("count", count)
+            self.second.register_buffer("count", count)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.first.get_buffer("count").add_(1.0)
+            logits: torch.Tensor = self.last(x.flatten(1)) * self.second.get_buffer("count")
+            return logits
+
+    model, x = Counted().eval(), torch.rand(3, 1, 2, 2)
+    with frozen(model) as call:
+        assert bool(call(x).any()), "the second name sees what the first has counted"
+    assert float(model.first.get_buffer("count")) == 0
+
+
+def test_parts_around_an_exported_program_follow_the_mode() -> None:
+    model, (x, _) = nn.Sequential(nn.Flatten(), nn.Linear(64, 8)), images(4, 12, size=8)
+    program = torch.export.export(model, (x[:2],), dynamic_shapes=({0: torch.export.Dim("batch")},)).module()
+    whole = nn.Sequential(program, nn.Dropout(0.9), nn.Linear(8, 3))
+    with frozen(whole) as call, torch.no_grad():
+        assert torch.equal(call(x), call(x))
+    assert whole[1].training
+
+
 def test_an_exported_program_is_judged_like_the_network() -> None:
     torch.manual_seed(0)
     model, (x, labels) = Named().eval(), images(4, 12, size=8)

@@ -31,7 +31,7 @@ class Climb:
     """The last misclassified iterate; `x_best` where there was none."""
     broken: torch.Tensor
     safely: torch.Tensor
-    """Broken by more than rounding undoes, at some iterate."""
+    """Broken at some iterate, though it need not be the last, by more than rounding undoes."""
 
 
 @dataclass
@@ -143,7 +143,7 @@ class APGD(Attack):
             draws = [self.draw(x, noise.take(left), rank, restart) for rank in range(len(targets))]
             start = start_point(rows.x, self.norm, self.eps, torch.cat(draws))
             found = self.climb(model, rows, start, drop=self.eot == 1 and self.model_mode == "eval")
-            # Of the targets that broke an image the first that did so safely, else the first.
+            # Of the targets that broke an image the first whose ascent came safely through, else the first.
             thin = torch.full_like(found.loss_best, torch.finfo(x.dtype).max)
             table = torch.where(found.broken, thin, found.loss_best).masked_fill(found.safely, torch.inf)
             table = table.view(len(targets), -1)

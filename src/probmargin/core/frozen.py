@@ -1,7 +1,7 @@
 """A model as attacks see it: no gradient for parameters, no buffer moves, train/eval mode put back."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -17,9 +17,12 @@ ModelMode = Literal["eval", "train"]
 def model_mode(model: nn.Module, mode: ModelMode) -> Iterator[None]:
     """Switch the whole model to a mode, and put every part back as it was found."""
     found = [(module, module.training) for module in model.modules()]
-    # A program of torch.export has its mode built in, and refuses to be asked.
-    with suppress(NotImplementedError):
+    try:
         model.train(mode == "train")
+    except NotImplementedError:
+        # A program of torch.export has its mode built in and refuses to be asked; the parts around it have not.
+        for module, _ in found:
+            module.training = mode == "train"
     try:
         yield
     finally:

@@ -115,10 +115,14 @@ def _roots(path: Path, needs_train: bool) -> list[Path]:
     return [path / "train", path / "test"] if has_train else [path]
 
 
+_PARTS = {"train", "test", "val", "valid", "validation", "dev", "eval", "labels", "annotations"}
+"""What folders beside train/ are called that are no classes."""
+
+
 def _is_class(path: Path) -> bool:
     """Pictures right in train/, and other folders beside it: a class of that name, as a train is."""
-    beside = [entry for entry in path.parent.iterdir() if entry.is_dir() and entry != path and entry.name[0] != "."]
-    return bool(beside) and bool(_pictures(path)) and not any(entry.is_dir() for entry in path.iterdir())
+    beside = {entry.name for entry in path.parent.iterdir() if entry.is_dir() and entry.name[0] != "."}
+    return bool(beside - _PARTS) and bool(_pictures(path)) and not any(entry.is_dir() for entry in path.iterdir())
 
 
 def _pictures(folder: Path) -> list[Path]:

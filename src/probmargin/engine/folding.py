@@ -172,7 +172,8 @@ class FoldedNetwork(nn.Module):
 def _fold(model: nn.Module, kind: Kind) -> fx.GraphModule:
     """Rewrite the model's graph: convolutions take in the batch norm behind them, linear layers stay in float32."""
     for name, module in model.named_modules():
-        if module._forward_hooks or module._forward_pre_hooks or is_parametrized(module):
+        hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+        if any(hooks) or is_parametrized(module):
             raise CannotFold(f"{name or 'the model'} has hooks or parametrizations, which a folded copy leaves out")
     try:
         traced = fx.symbolic_trace(model)
@@ -205,7 +206,10 @@ def _part(node: fx.Node, modules: dict[str, nn.Module], folded: set[fx.Node], ki
     if any(True for _ in (*module.parameters(), *module.buffers())):
         raise CannotFold(f"the model has a {type(module).__name__}")
     # A copy, since the trained model's own layer is in training mode while it is attacked.
-    return copy.deepcopy(module).eval()
+    try:
+        return copy.deepcopy(module).eval()
+    except Exception as error:
+        raise CannotFold(f"a {type(module).__name__} cannot be copied ({type(error).__name__})") from None
 
 
 def _attribute(root: nn.Module, path: str) -> object:

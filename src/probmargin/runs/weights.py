@@ -162,9 +162,10 @@ def _layer(name: str) -> str:
 
 
 def _last_layer(model: nn.Module) -> set[str]:
-    """All names of the last layer that has tensors."""
-    layers = [layer for layer in model.modules() if layer._parameters or layer._buffers]
-    return {name for name, layer in model.named_modules(remove_duplicate=False) if layer is layers[-1]}
+    """All names of the last layer that has tensors, a second name of an earlier one left aside."""
+    layers = dict(model.named_modules(remove_duplicate=False))
+    stored = dict.fromkeys(layers[path] for path in map(_layer, model.state_dict()) if path in layers)
+    return {name for name, layer in layers.items() if layer is list(stored)[-1]}
 
 
 def _is_head(fit: Fit, model: nn.Module, weights: Weights) -> bool:

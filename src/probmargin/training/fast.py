@@ -54,10 +54,17 @@ class FastNetwork(Network):
     def _check_folding(self, image_shape: Sequence[int]) -> None:
         """Refuse a folded network that says something else than the model: attacks would aim at another one."""
         folded = FoldedNetwork(self.model, torch.float32, self.order)
-        folded.refresh()
         images = torch.rand(4, *image_shape, generator=torch.Generator().manual_seed(0)).to(self._device)
-        with frozen(self.model, "eval") as call, torch.no_grad():
-            check_alike(call(images), folded(images.contiguous(memory_format=self.order)), "tf32")
+        images = images.contiguous(memory_format=self.order)
+        try:
+            folded.refresh()
+            with frozen(self.model, "eval") as call, torch.no_grad():
+                expected, found = call(images), folded(images)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise CannotFold(f"its folded copy fails ({type(error).__name__})") from None
+        check_alike(expected, found, "tf32")
 
     def forward(self, x: Images) -> Logits:
         """Training-mode pass with gradient; moves batch-norm statistics."""

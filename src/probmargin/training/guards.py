@@ -80,7 +80,9 @@ def check_every_epoch(method: Method) -> None:
 def _check_leaves(attack: Attack | None) -> None:
     """Refuse an attack that stays where it starts: the divergence from the image itself is least there, and flat."""
     settings = attack if isinstance(attack, PGD | EarlyStopPGD | LMPGD) else None
-    if settings is not None and (settings.loss, settings.start) == ("kl", "zero"):
+    if settings is None or getattr(settings, "step_noise", 0.0) > 0:
+        return
+    if (settings.loss, settings.start) == ("kl", "zero"):
         raise UsageError(
             "an attack on the KL divergence has no gradient at the image itself: use attack.start=normal_1e-3, or "
             "another loss"
@@ -99,6 +101,10 @@ def check_crop(augment: Augment, image_size: tuple[int, ...]) -> None:
 
 def split_directions(method: Method) -> str | None:
     """A line on a divergence that is attacked in one direction and trained on in the other; None where it is one."""
+    return next(filter(None, (_split(method.at(epoch)) for epoch in method.epoch_plan())), None)
+
+
+def _split(method: Method) -> str | None:
     attack = method.attack
     trained = getattr(method.objective, "kl_direction", None)
     if trained is None or not isinstance(attack, PGD | EarlyStopPGD | LMPGD) or attack.loss != "kl":
