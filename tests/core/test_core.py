@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from strategies import tiny_net
+from torch import nn
 
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import frozen
@@ -145,6 +146,17 @@ def test_frozen_gives_no_gradient_to_parameters_but_to_images() -> None:
     assert x.grad is not None
     assert all(parameter.grad is None for parameter in model.parameters())
     assert int(model.bn.num_batches_tracked) == 0  # type: ignore[arg-type]
+
+
+def test_frozen_puts_modes_back_where_they_cannot_be_switched() -> None:
+    class Stubborn(nn.Module):
+        def train(self, mode: bool = True) -> "Stubborn":
+            raise ValueError("leave me be")
+
+    model = nn.Sequential(nn.Dropout(0.5), Stubborn(), nn.Dropout(0.5))
+    with pytest.raises(ValueError, match="leave me be"), frozen(model) as call:
+        call(torch.rand(1, 1))
+    assert [module.training for module in model] == [True] * 3
 
 
 def test_frozen_puts_modes_back_after_an_error() -> None:

@@ -18,16 +18,20 @@ def model_mode(model: nn.Module, mode: ModelMode) -> Iterator[None]:
     """Switch the whole model to a mode, and put every part back as it was found."""
     found = [(module, module.training) for module in model.modules()]
     try:
-        model.train(mode == "train")
-    except NotImplementedError:
-        # A program of torch.export has its mode built in and refuses to be asked; the parts around it have not.
-        for module, _ in found:
-            module.training = mode == "train"
-    try:
+        _switch(model, mode)
         yield
     finally:
         for module, was_training in found:
             module.training = was_training
+
+
+def _switch(model: nn.Module, mode: ModelMode) -> None:
+    try:
+        model.train(mode == "train")
+    except NotImplementedError:
+        # A program of torch.export has its mode built in and refuses to be asked; the parts around it have not.
+        for module in model.modules():
+            module.training = mode == "train"
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

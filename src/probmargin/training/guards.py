@@ -73,16 +73,16 @@ def check_every_epoch(method: Method) -> None:
         check_radius(now, phase.set)
         now = method.at(phase.from_epoch)
     for epoch in method.epoch_plan():
-        method.at(epoch).check_margin()
-        _check_leaves(method.at(epoch).attack)
+        now = method.at(epoch)
+        now.check_margin()
+        _check_leaves(now.attack)
 
 
 def _check_leaves(attack: Attack | None) -> None:
     """Refuse an attack that stays where it starts: the divergence from the image itself is least there, and flat."""
-    settings = attack if isinstance(attack, PGD | EarlyStopPGD | LMPGD) else None
-    if settings is None or getattr(settings, "step_noise", 0.0) > 0:
+    if not isinstance(attack, PGD | EarlyStopPGD | LMPGD) or getattr(attack, "step_noise", 0.0) > 0:
         return
-    if (settings.loss, settings.start) == ("kl", "zero"):
+    if (attack.loss, attack.start) == ("kl", "zero"):
         raise UsageError(
             "an attack on the KL divergence has no gradient at the image itself: use attack.start=normal_1e-3, or "
             "another loss"
