@@ -19,7 +19,7 @@ from probmargin.reporting.study_text import table as markdown_table
 from probmargin.reporting.tables import Cell, Line, Table, build_table
 
 TITLES = ("NAT", "PGD", "APGD", "CW", "AA")
-REWEIGHTED = ("mail-at - at", "gairat - at", "mail-at - gairat")
+REWEIGHTED = ("mail-at - at", "gairat - at", "mail-at - gairat", "mail-mart - mart-beta6")
 QUESTION = ("mail-trades - trades", "mail-trades - trades-beta5", "mail-trades-official-2021 - mail-trades")
 """Differences of table 2 that bear on weights against attack."""
 BEFORE_SQUARE = "two-by-two-before-square-s*.json"
@@ -104,7 +104,7 @@ def _paired(found: list[Comparison], table2: Table) -> str:
 
 
 def reweighting(results: Path) -> str:
-    """AT against AT with weights: what PGD says of them and what AutoAttack does."""
+    """AT and MART against the same with weights: what PGD says of them and what AutoAttack does."""
     (table2,) = (table for table in kept_tables(results) if table.spec.name == "table2")
     found = [one for one in table2.comparisons if one.contrast.title in REWEIGHTED]
     found = [one for one in found if one.column.title in ("PGD", "AA")]

@@ -1,6 +1,7 @@
 """What the page on reproduction says is made from records: numbers, verdicts, and the open question."""
 
 import importlib.util
+import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -81,6 +82,8 @@ def test_what_the_page_says_of_table_2_in_words_is_so() -> None:
     assert far["mail-at"] == ["-PGD", "-APGD", "-AA"]
     assert far["mail-trades"] == ["-CW", "-AA"]
     assert far["mail-trades-official-2021"] == ["-AA"]
+    assert far["fat"] == []
+    assert far["mail-mart"] == ["-NAT"]
     pairs = {
         one.column.title: one.interval for one in table.comparisons if one.contrast.title == "mail-trades - trades"
     }
@@ -91,11 +94,38 @@ def test_what_the_page_says_of_table_2_in_words_is_so() -> None:
         "CW": False,
         "AA": False,
     }
+    weights = {one.column.title: one for one in table.comparisons if one.contrast.title == "mail-mart - mart-beta6"}
+    assert weights["NAT"].interval[0] > 0
+    assert all(weights[title].interval[0] < 0 < weights[title].interval[1] for title in ("PGD", "APGD"))
+    assert [round(weights[title].difference, 1) for title in ("CW", "AA")] == [-0.5, -0.7]
+    assert all(weights[title].interval[1] < 0 for title in ("CW", "AA"))
+    printed = {line.row.id: line.row.published for line in table.lines}
+    theirs = [round(printed["mail-mart"][title][0] - printed["mart"][title][0], 2) for title in ("NAT", "PGD", "AA")]
+    assert theirs == [1.84, 0.15, -1.2]
+    # MART at the two betas, further apart than chance in no column.
+    (own,) = (line for line in table.lines if line.row.id == "mart-beta6")
+    for title, (mean, spread) in printed["mart"].items():
+        cell = own.cell(title)
+        assert cell is not None
+        assert cell.mean is not None
+        assert abs(cell.mean - mean) <= 100 * agreement_bound(spread / 100, 1, cell.mean / 100, cell.num_examples)
     for line in table.lines:
         first = next(cell for cell in line.cells if cell.column.is_part)
         if first.mean is not None and (paper := line.row.published.get("AA")):
             bound = 100 * agreement_bound(paper[1] / 100, 1, first.mean / 100, first.num_examples)
             assert abs(first.mean - paper[0]) <= bound, f"{line.row.id} is beyond on the first 1,000 images too"
+
+
+def test_what_fats_first_three_attacks_left_is_what_the_page_says() -> None:
+    told = json.loads((ROOT / "results" / "table2-before-square-fat-s1.json").read_text(encoding="utf-8"))
+    (row,) = told["rows"]
+    record = json.loads((ROOT / "results" / f"{row['run']}.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    assert told["stage"] == "fab-t"
+    assert f"leave {row['correct'].count('1') / 100:.2f} %" in page
+    assert all(
+        mark <= right for mark, right in zip(row["correct"], record["evaluation"]["nat"]["correct"], strict=True)
+    )
 
 
 def test_claims_are_counted_and_listed(parts: Any, tmp_path: Path) -> None:
