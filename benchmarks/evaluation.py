@@ -26,7 +26,8 @@ from probmargin.data.dataset import ImageSet
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
 from probmargin.engine.environment import commit, hardware, versions
-from probmargin.evaluation.autoattack import VERSIONS, run_autoattack
+from probmargin.evaluation.autoattack import VERSIONS
+from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
 from probmargin.methods.resolve import resolve
 from probmargin.runs.run import open_run
 from probmargin.training.progress import Reporter
@@ -63,17 +64,19 @@ def subject(options: argparse.Namespace) -> tuple[nn.Module, ImageSet, float]:
 def ours(
     model: nn.Module, x: torch.Tensor, y: torch.Tensor, norm: Norm, eps: float, clock: Callable[[], float]
 ) -> tuple[dict[str, tuple[torch.Tensor, float]], torch.Tensor]:
-    """The same figures of our ensemble, and its adversarial images; checks before the first attack count for it."""
+    """The same figures of our ensemble, and its worst images; checks before the first attack count for it."""
     marks = [clock()]
 
     def note(line: str) -> None:
         if line.startswith("robust accuracy after"):
             marks.append(clock())
 
-    result = run_autoattack(model, x, y, norm=norm, eps=eps, log=note)
+    settings = EvaluationSettings(norm=norm, eps=eps, recheck=0)
+    verdicts, x_adv = judge(model, x, y, attacks=["aa"], settings=settings, log=note, keep=Keep(images=True))
+    assert x_adv is not None
     spent = [after - before for before, after in pairwise(marks)]
-    names = VERSIONS["standard"]
-    return {name: (result.robust[name], spent[place]) for place, name in enumerate(names)}, result.x_adv
+    left = {name: torch.from_numpy(flags).to(x.device) for name, flags in verdicts.entries["aa"].after.items()}
+    return {name: (flags, spent[place]) for place, (name, flags) in enumerate(left.items())}, x_adv.to(x.device)
 
 
 def main(arguments: list[str]) -> None:

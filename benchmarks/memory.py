@@ -19,14 +19,14 @@ from typing import Any
 import torch
 
 from probmargin.attacks.apgd import APGD
-from probmargin.attacks.attack import Attack
 from probmargin.attacks.fab import FAB
 from probmargin.attacks.square import Square
 from probmargin.engine.devices import pick_device
 from probmargin.engine.environment import commit, hardware, versions
 from probmargin.engine.files import write_json
-from probmargin.evaluation.autoattack import run_autoattack
-from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
+from probmargin.evaluation.evaluate import EvaluationSettings, Keep, evaluate, judge
+from probmargin.evaluation.protocol import Plan
+from probmargin.evaluation.search import Stage
 from probmargin.models.build import build_model
 
 EPS = 1e-4 / 255
@@ -34,14 +34,15 @@ COUNTS = (1000, 10000)
 MIB = 2**20
 
 
-def cut_short() -> dict[str, Attack]:
+def cut_short() -> Plan:
     """AutoAttack's four with few steps; Square's windows are small from the start, where it remembers most."""
-    return {
-        "apgd-ce": APGD(eps=EPS, num_steps=3),
-        "apgd-t": APGD(eps=EPS, num_steps=3, loss="dlr_targeted"),
-        "fab-t": FAB(eps=EPS, num_steps=3),
-        "square": Square(eps=EPS, num_queries=120, p_init=0.01),
-    }
+    stages = (
+        Stage("apgd-ce", APGD(eps=EPS, num_steps=3)),
+        Stage("apgd-t", APGD(eps=EPS, num_steps=3, loss="dlr_targeted")),
+        Stage("fab-t", FAB(eps=EPS, num_steps=3)),
+        Stage("square", Square(eps=EPS, num_queries=120, p_init=0.01)),
+    )
+    return Plan("aa", stages, begins_with_all=False, version="standard")
 
 
 def measured(kind: str, count: int, device: torch.device, digits: bool) -> dict[str, Any]:
@@ -53,10 +54,11 @@ def measured(kind: str, count: int, device: torch.device, digits: bool) -> dict[
     with torch.no_grad():
         labels = torch.cat([model(part).argmax(dim=1) for part in x.split(100)])
     given = x.numel() * x.element_size() + labels.numel() * labels.element_size()
+    settings = EvaluationSettings(eps=EPS, recheck=0)
     if kind == "pgd":
-        evaluate(model, x, labels, attacks=["nat", "pgd-3"], settings=EvaluationSettings(eps=EPS))
+        evaluate(model, x, labels, attacks=["nat", "pgd-3"], settings=settings)
     else:
-        run_autoattack(model, x, labels, norm="Linf", eps=EPS, attacks=cut_short())
+        judge(model, x, labels, attacks=[cut_short()], settings=settings, keep=Keep(images=True))
     row: dict[str, Any] = {"attack": kind, "images": count, "images_mib": round(given / MIB, 1)}
     if device.type == "cuda":
         row["allocated_mib"] = round((torch.cuda.max_memory_allocated() - given) / MIB, 1)

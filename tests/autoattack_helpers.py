@@ -1,7 +1,9 @@
 """The parity fixture: the network, its images, the reference's traces, and the reference's order of draws."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +18,9 @@ from probmargin.attacks.square import Square
 from probmargin.core.batch import AttackResult, TraceLevel
 from probmargin.core.noise import KeyedNoise, Noise
 from probmargin.core.types import Classifier
+from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
+from probmargin.evaluation.protocol import Plan, make_plan
+from probmargin.evaluation.search import Stage
 
 FIXTURES = Path(__file__).parent / "autoattack" / "fixtures"
 CONFIGS: list[tuple[Norm, float]] = [("Linf", 0.16), ("L2", 0.7)]
@@ -167,3 +172,53 @@ def small_budget(norm: Norm, eps: float) -> dict[str, Attack]:
         "fab-t": FAB(norm=norm, eps=eps, num_steps=15),
         "square": Square(norm=norm, eps=eps, num_queries=120),
     }
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an ensemble found."""
+
+    x_adv: torch.Tensor
+    """A confirmed adversarial image where there is one, else the clean image."""
+    robust: dict[str, torch.Tensor]
+    """Which examples still stand after "clean" and after each attack."""
+    broken_by: tuple[str, ...]
+    facts: dict[str, Any]
+
+    @property
+    def warnings(self) -> list[str]:
+        lines: list[str] = self.facts["warnings"]
+        return lines
+
+    def accuracy(self) -> float:
+        return float(list(self.robust.values())[-1].double().mean())
+
+
+def run_ensemble(
+    model: Classifier,
+    x: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    norm: Norm,
+    eps: float,
+    attacks: str | Mapping[str, Attack] = "aa",
+    seed: int = 0,
+    ids: torch.Tensor | None = None,
+    batch_size: int | None = None,
+    log: Callable[[str], None] | None = None,
+) -> Found:
+    """Judge a model by an attack of a name, or by an ensemble of one's own."""
+    if isinstance(attacks, str):
+        plan = make_plan(attacks, norm, eps)
+    else:
+        stages = tuple(Stage(name, attack) for name, attack in attacks.items())
+        plan = Plan("aa", stages, begins_with_all=False, version="standard")
+    settings = EvaluationSettings(norm=norm, eps=eps, seed=seed, batch_size=batch_size, recheck=0)
+    keep = Keep(ids=ids, images=True)
+    verdicts, worst = judge(model, x, labels, attacks=[plan], settings=settings, log=log, keep=keep)
+    assert worst is not None
+    entry = verdicts.entries[plan.name]
+    after = {"clean": verdicts.clean["predicted"] == verdicts.labels, **entry.after}
+    robust = {name: torch.from_numpy(flags).to(x.device) for name, flags in after.items()}
+    stands = torch.from_numpy(entry.correct).to(x.device).view(-1, 1, 1, 1)
+    return Found(torch.where(stands, x, worst.to(x.device)), robust, verdicts.broken_by, entry.facts)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from autoattack_helpers import Linear, digits_model, digits_test, linear_task, small_budget
+from autoattack_helpers import Found, Linear, digits_model, digits_test, linear_task, run_ensemble, small_budget
 
 from probmargin.attacks.apgd import APGD
 from probmargin.attacks.attack import Attack
@@ -17,13 +17,9 @@ from probmargin.core.errors import UsageError
 from probmargin.core.losses import logit_margin
 from probmargin.core.noise import Noise
 from probmargin.core.types import Classifier
-from probmargin.evaluation.autoattack import (
-    VERSIONS,
-    AutoAttackResult,
-    build_attack,
-    run_attack_once,
-    run_autoattack,
-)
+from probmargin.evaluation.autoattack import VERSIONS, build_attack
+from probmargin.evaluation.opening import Threat, opened
+from probmargin.evaluation.search import Finding, Outcome, Parts, Stage, run_stages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,24 +52,24 @@ DARK = torch.zeros(4, dtype=torch.long)
 
 def test_a_break_counts_only_where_it_is_confirmed() -> None:
     attacks = {"near": Shift(by=0.04), "far": Shift(by=0.3), "out": Shift(by=0.75)}
-    result = run_autoattack(brightness, GREY, DARK, norm="Linf", eps=0.1, attacks=attacks)
+    result = run_ensemble(brightness, GREY, DARK, norm="Linf", eps=0.1, attacks=attacks)
     assert result.broken_by == ("", "", "near", "clean")
     assert [int(flags.sum()) for flags in result.robust.values()] == [3, 2, 2, 2]
     assert torch.equal(result.x_adv[[0, 1, 3]], GREY[[0, 1, 3]])
-    assert result.accuracy("clean") == 0.75
+    assert float(result.robust["clean"].double().mean()) == 0.75
     assert result.accuracy() == 0.5
 
 
 def test_the_norm_is_checked_in_the_right_norm() -> None:
     attacks = {"near": Shift(by=0.04)}
-    sizes = {eps: run_autoattack(brightness, GREY, DARK, norm="L2", eps=eps, attacks=attacks) for eps in (0.15, 0.17)}
+    sizes = {eps: run_ensemble(brightness, GREY, DARK, norm="L2", eps=eps, attacks=attacks) for eps in (0.15, 0.17)}
     assert [int(result.robust["near"].sum()) for result in sizes.values()] == [3, 2]
 
 
 def test_log_lines_are_those_people_grep() -> None:
     lines: list[str] = []
     model, x, labels = linear_task(count=20)
-    run_autoattack(model, x, labels, norm="Linf", eps=0.05, attacks=small_budget("Linf", 0.05), log=lines.append)
+    run_ensemble(model, x, labels, norm="Linf", eps=0.05, attacks=small_budget("Linf", 0.05), log=lines.append)
     assert lines[0] == "initial accuracy: 100.00%"
     assert lines[1].startswith("apgd-ce - 1/4 - ")
     assert lines[1].endswith(" out of 20 successfully perturbed")
@@ -84,7 +80,8 @@ def test_log_lines_are_those_people_grep() -> None:
     assert after[0].endswith(" s)")
     assert "% (total time " in after[0]
     assert "max Linf perturbation: 0.05000" in lines
-    assert lines[-1].startswith("robust accuracy: ")
+    assert lines[-2].startswith("robust accuracy: ")
+    assert lines[-1].startswith("aa: ")
 
 
 def test_chunks_are_reported_as_they_come() -> None:
@@ -92,27 +89,26 @@ def test_chunks_are_reported_as_they_come() -> None:
     seen: dict[str, list[int]] = {}
     broken_in: dict[int, str] = {}
 
-    def note(name: str, indices: torch.Tensor, broken: torch.Tensor, x_adv: torch.Tensor) -> None:
-        assert len(indices) == len(broken) == len(x_adv) <= 20
-        seen.setdefault(name, []).extend(indices.tolist())
-        broken_in.update({int(index): name for index in indices[broken]})
+    def note(stage: Stage, finding: Finding) -> None:
+        assert finding.x_adv is not None
+        assert len(finding.rows) == len(finding.broken) == len(finding.x_adv) <= 20
+        seen.setdefault(stage.name, []).extend(finding.rows.tolist())
+        broken_in.update({int(row): stage.name for row in finding.rows[finding.broken]})
 
-    result = run_autoattack(
-        model,
-        x,
-        labels,
-        norm="Linf",
-        eps=0.05,
-        attacks=small_budget("Linf", 0.05),
-        batch_size=20,
-        on_chunk=note,
-    )
+    def ended(stage: Stage, outcome: Outcome) -> None:
+        assert list(seen) == list(outcome.after)
+
+    attacks = small_budget("Linf", 0.05)
+    stages = [Stage(name, attack) for name, attack in attacks.items()]
+    with opened(model, x, labels, Threat("Linf", 0.05), 20, stages) as (subject, _):
+        outcome = run_stages(subject, stages, subject.correct, Parts(), note, ended)
     assert seen["apgd-ce"] == list(range(50))
-    assert seen["apgd-t"] == result.robust["apgd-ce"].nonzero()[:, 0].tolist()
+    assert seen["apgd-t"] == outcome.after["apgd-ce"].nonzero()[:, 0].tolist()
+    result = run_ensemble(model, x, labels, norm="Linf", eps=0.05, attacks=attacks, batch_size=20)
     assert [broken_in.get(index, "") for index in range(50)] == list(result.broken_by)
 
 
-def same_verdicts(one: AutoAttackResult, other: AutoAttackResult, labels: torch.Tensor) -> None:
+def same_verdicts(one: Found, other: Found, labels: torch.Tensor) -> None:
     """At most one may differ, and only where the margin is that of rounding."""
     for name, flags in one.robust.items():
         differ = (flags != other.robust[name]).nonzero()[:, 0]
@@ -134,9 +130,9 @@ def test_verdicts_do_not_depend_on_batch_size_or_shards(norm: Norm, eps: float, 
         "fab-t": FAB(norm=norm, eps=eps, num_steps=8),
         "square": Square(norm=norm, eps=eps, num_queries=60),
     }
-    whole = run_autoattack(model, x, labels, norm=norm, eps=eps, attacks=attacks, batch_size=360)
+    whole = run_ensemble(model, x, labels, norm=norm, eps=eps, attacks=attacks, batch_size=360)
     for cap in (1, 7, 64):
-        capped = run_autoattack(model, x, labels, norm=norm, eps=eps, attacks=attacks, batch_size=cap)
+        capped = run_ensemble(model, x, labels, norm=norm, eps=eps, attacks=attacks, batch_size=cap)
         same_verdicts(whole, capped, labels)
     for shards in (2, 5):
         joined = dataclasses.replace(
@@ -144,7 +140,7 @@ def test_verdicts_do_not_depend_on_batch_size_or_shards(norm: Norm, eps: float, 
         )
         for index in range(shards):
             ids = torch.arange(index, count, shards)
-            part = run_autoattack(model, x[ids], labels[ids], norm=norm, eps=eps, attacks=attacks, ids=ids)
+            part = run_ensemble(model, x[ids], labels[ids], norm=norm, eps=eps, attacks=attacks, ids=ids)
             joined.x_adv[ids] = part.x_adv
             for name, flags in part.robust.items():
                 joined.robust[name][ids] = flags
@@ -154,8 +150,8 @@ def test_verdicts_do_not_depend_on_batch_size_or_shards(norm: Norm, eps: float, 
 def test_a_shard_draws_what_the_whole_set_would() -> None:
     model, (x, labels) = digits_model(), digits_test()
     attacks = {"square": Square(eps=0.16, num_queries=100)}
-    whole = run_autoattack(model, x[:60], labels[:60], norm="Linf", eps=0.16, attacks=attacks)
-    part = run_autoattack(
+    whole = run_ensemble(model, x[:60], labels[:60], norm="Linf", eps=0.16, attacks=attacks)
+    part = run_ensemble(
         model, x[30:60], labels[30:60], norm="Linf", eps=0.16, attacks=attacks, ids=torch.arange(30, 60)
     )
     assert torch.equal(whole.robust["square"][30:], part.robust["square"])
@@ -170,7 +166,7 @@ def test_any_number_of_classes_runs_end_to_end(classes: int) -> None:
     eps = float(distance.median()) * 0.98
     if not 0 < eps <= 0.2:
         eps = 0.1
-    result = run_autoattack(model, x, labels, norm="Linf", eps=eps, attacks=small_budget("Linf", eps))
+    result = run_ensemble(model, x, labels, norm="Linf", eps=eps, attacks=small_budget("Linf", eps))
     clear = (distance - eps).abs() > 0.02 * eps
     assert torch.equal(result.robust["square"][clear], (distance > eps)[clear])
     assert any("classes" in line for line in result.warnings) == (classes < 10)
@@ -179,23 +175,22 @@ def test_any_number_of_classes_runs_end_to_end(classes: int) -> None:
 @pytest.mark.parametrize(("classes", "is_standard"), [(2, False), (3, False), (4, True)])
 def test_few_classes_are_not_called_standard(classes: int, is_standard: bool) -> None:
     model, x, labels = linear_task(classes=classes, count=2)
-    result = run_autoattack(model, x, labels, norm="Linf", eps=0.2)
-    assert result.is_standard == is_standard
-    assert ("logit margin" in result.reason) != is_standard
+    result = run_ensemble(model, x, labels, norm="Linf", eps=0.2)
+    assert result.facts["is_standard"] == is_standard
+    assert ("logit margin" in result.facts.get("label", "")) != is_standard
     assert any("too few for the targeted DLR loss" in line for line in result.warnings) != is_standard
 
 
-def test_another_version_or_list_is_not_standard() -> None:
+def test_another_version_is_not_standard() -> None:
     model, x, labels = linear_task(count=4)
-    rand = run_autoattack(model, x, labels, norm="Linf", eps=0.05, version="rand")
+    rand = run_ensemble(model, x, labels, norm="Linf", eps=0.05, attacks="aa-rand")
     assert list(rand.robust) == ["clean", "apgd-ce", "apgd-dlr"]
-    assert not rand.is_standard
-    once = run_attack_once("apgd-dlr", model, x, labels, norm="Linf", eps=0.05)
-    assert (once.is_standard, list(once.seconds)) == (False, ["apgd-dlr"])
-    with pytest.raises(UsageError, match="not both"):
-        run_autoattack(model, x, labels, norm="Linf", eps=0.05, version="plus", attacks=["square"])
+    assert not rand.facts["is_standard"]
+    once = run_ensemble(model, x, labels, norm="Linf", eps=0.05, attacks="apgd-dlr")
+    assert "is_standard" not in once.facts
+    assert list(once.robust) == ["clean", "apgd-dlr"]
     with pytest.raises(UsageError, match="apgd-ce"):
-        run_attack_once("apgd-cee", model, x, labels, norm="Linf", eps=0.05)
+        run_ensemble(model, x, labels, norm="Linf", eps=0.05, attacks="apgd-cee")
 
 
 def test_budgets_are_those_of_the_authors() -> None:
@@ -240,7 +235,7 @@ class Purifier(Linear):
 def test_a_suspicious_model_is_warned_about(kind: type[Linear], words: str) -> None:
     model, x = kind(16, 10, 0), torch.rand(12, 1, 4, 4, generator=torch.Generator().manual_seed(5))
     attacks = {"apgd-ce": APGD(eps=0.02, num_steps=2)}
-    result = run_autoattack(model, x, model(x).argmax(dim=1), norm="Linf", eps=0.02, attacks=attacks)
+    result = run_ensemble(model, x, model(x).argmax(dim=1), norm="Linf", eps=0.02, attacks=attacks)
     assert any(words in line for line in result.warnings)
 
 
@@ -252,34 +247,34 @@ def test_square_stronger_than_gradients_is_warned_about() -> None:
         return logits
 
     attacks = {"apgd-ce": APGD(eps=0.15, num_steps=3), "square": Square(eps=0.15, num_queries=100)}
-    result = run_autoattack(rounded, x, labels, norm="Linf", eps=0.15, attacks=attacks)
+    result = run_ensemble(rounded, x, labels, norm="Linf", eps=0.15, attacks=attacks)
     assert any("Square" in line for line in result.warnings)
-    clean = run_autoattack(model, x, labels, norm="Linf", eps=0.15, attacks=attacks)
-    assert clean.warnings == ()
+    clean = run_ensemble(model, x, labels, norm="Linf", eps=0.15, attacks=attacks)
+    assert clean.warnings == []
 
 
 def test_wrong_use_is_refused_with_the_fix() -> None:
     model, x, labels = linear_task(count=4)
     with pytest.raises(UsageError, match=r"\[0, 1\]"):
-        run_attack_once("square", model, x * 255, labels, norm="Linf", eps=0.1)
+        run_ensemble(model, x * 255, labels, norm="Linf", eps=0.1, attacks="square")
     with pytest.raises(UsageError, match="float"):
-        run_attack_once("square", model.half(), x, labels, norm="Linf", eps=0.1)
+        run_ensemble(model.half(), x, labels, norm="Linf", eps=0.1, attacks="square")
     with pytest.raises(UsageError, match="NaN"):
-        run_attack_once(
-            "square", lambda images: torch.full((len(images), 10), torch.nan), x, labels, norm="Linf", eps=0.1
+        run_ensemble(
+            lambda images: torch.full((len(images), 10), torch.nan), x, labels, norm="Linf", eps=0.1, attacks="square"
         )
     with pytest.raises(UsageError, match=r"0\.\.1"):
-        run_attack_once("square", brightness, x, labels + 5, norm="Linf", eps=0.1)
+        run_ensemble(brightness, x, labels + 5, norm="Linf", eps=0.1, attacks="square")
     with pytest.raises(UsageError, match="batch_size"):
-        run_attack_once("square", brightness, x, labels % 2, norm="Linf", eps=0.1, batch_size=0)
+        run_ensemble(brightness, x, labels % 2, norm="Linf", eps=0.1, batch_size=0, attacks="square")
     with pytest.raises(UsageError, match="at least one"):
-        run_attack_once("square", brightness, x[:0], labels[:0], norm="Linf", eps=0.1)
+        run_ensemble(brightness, x[:0], labels[:0], norm="Linf", eps=0.1, attacks="square")
 
 
 def test_bfloat16_weights_are_judged_in_float32() -> None:
     model, x, labels = linear_task(count=10)
-    result = run_attack_once("apgd-ce", model.bfloat16(), x, labels, norm="Linf", eps=0.02)
-    assert "bfloat16" in result.warnings[0]
+    result = run_ensemble(model.bfloat16(), x, labels, norm="Linf", eps=0.02, attacks="apgd-ce")
+    assert "bfloat16" in result.warnings[-1]
     assert model.weight.dtype == torch.bfloat16
 
 
@@ -293,8 +288,8 @@ def test_the_model_is_judged_in_eval_mode_and_left_as_found() -> None:
     model.train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     kept = x.clone()
-    result = run_autoattack(model, x, labels, norm="Linf", eps=0.05, attacks=small_budget("Linf", 0.05))
-    assert result.accuracy("clean") == 1.0
+    result = run_ensemble(model, x, labels, norm="Linf", eps=0.05, attacks=small_budget("Linf", 0.05))
+    assert bool(result.robust["clean"].all())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(module.training for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -303,7 +298,7 @@ def test_the_model_is_judged_in_eval_mode_and_left_as_found() -> None:
 
 def test_nothing_is_left_to_attack_where_all_is_misclassified() -> None:
     model, x, labels = linear_task(count=6)
-    result = run_autoattack(model, x, (labels + 1) % 10, norm="Linf", eps=0.1)
+    result = run_ensemble(model, x, (labels + 1) % 10, norm="Linf", eps=0.1)
     assert set(result.broken_by) == {"clean"}
     assert torch.equal(result.x_adv, x)
     assert list(result.robust) == ["clean", *VERSIONS["standard"]]
@@ -312,8 +307,8 @@ def test_nothing_is_left_to_attack_where_all_is_misclassified() -> None:
 @pytest.mark.slow
 def test_plus_runs_and_finds_no_less_than_standard() -> None:
     model, (x, labels) = digits_model(), digits_test()
-    plus = run_autoattack(model, x[:30], labels[:30], norm="Linf", eps=0.16, version="plus")
-    standard = run_autoattack(model, x[:30], labels[:30], norm="Linf", eps=0.16)
+    plus = run_ensemble(model, x[:30], labels[:30], norm="Linf", eps=0.16, attacks="aa-plus")
+    standard = run_ensemble(model, x[:30], labels[:30], norm="Linf", eps=0.16)
     assert list(plus.robust)[1:] == list(VERSIONS["plus"])
-    assert not plus.is_standard
+    assert not plus.facts["is_standard"]
     assert int(plus.robust["fab-t"].sum()) <= int(standard.robust["square"].sum()) + 1

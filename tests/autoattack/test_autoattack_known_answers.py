@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from autoattack_helpers import digits_model, digits_test, linear_task, small_budget
+from autoattack_helpers import digits_model, digits_test, linear_task, run_ensemble, small_budget
 
 from probmargin.attacks._hyperplane import shift_to_hyperplane
 from probmargin.attacks._rows import Rows
@@ -13,7 +13,6 @@ from probmargin.attacks.fab import FAB
 from probmargin.attacks.square import Square
 from probmargin.core.losses import cross_entropy, is_correct
 from probmargin.core.noise import KeyedNoise
-from probmargin.evaluation.autoattack import run_autoattack
 
 both_norms = pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.05), ("L2", 0.15)])
 
@@ -25,7 +24,7 @@ def test_robust_accuracy_of_a_linear_model_is_the_closed_form(norm: Norm, eps: f
     clear = (distance - eps).abs() > 0.02 * eps
     expected = (distance > eps)[clear]
     assert 0.2 < float(expected.double().mean()) < 0.8
-    result = run_autoattack(model, x[clear], labels[clear], norm=norm, eps=eps, attacks=small_budget(norm, eps))
+    result = run_ensemble(model, x[clear], labels[clear], norm=norm, eps=eps, attacks=small_budget(norm, eps))
     assert torch.equal(result.robust["square"], expected)
 
 

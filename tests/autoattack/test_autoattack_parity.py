@@ -13,6 +13,7 @@ from autoattack_helpers import (
     moved,
     off,
     reference,
+    run_ensemble,
 )
 
 from probmargin.attacks._rows import Rows
@@ -21,7 +22,7 @@ from probmargin.attacks.balls import Norm
 from probmargin.attacks.fab import FAB
 from probmargin.attacks.square import Square
 from probmargin.core.noise import Noise
-from probmargin.evaluation.autoattack import build_attack, run_attack_once, run_autoattack
+from probmargin.evaluation.autoattack import build_attack
 
 MODEL = digits_model()
 IMAGES, LABELS = digits_test()
@@ -127,7 +128,7 @@ def test_apgd_in_the_reference_order_breaks_as_many(norm: Norm, eps: float, coun
 @pytest.mark.slow
 @pytest.mark.parametrize(("norm", "eps", "mean", "fab_alone"), [("Linf", 0.16, 203.2, 209), ("L2", 0.7, 159.2, 162)])
 def test_own_noise_gives_the_same_robust_counts_over_seeds(norm: Norm, eps: float, mean: float, fab_alone: int) -> None:
-    fab = run_attack_once("fab-t", MODEL, IMAGES, LABELS, norm=norm, eps=eps)
+    fab = run_ensemble(MODEL, IMAGES, LABELS, norm=norm, eps=eps, attacks="fab-t")
     assert abs(int(fab.robust["fab-t"].sum()) - fab_alone) <= 1
     counts = []
     for seed in range(5):
@@ -138,7 +139,7 @@ def test_own_noise_gives_the_same_robust_counts_over_seeds(norm: Norm, eps: floa
             "fab-t": Remembered(images=fab.x_adv),
             "square": attacks["square"],
         }
-        result = run_autoattack(MODEL, IMAGES, LABELS, norm=norm, eps=eps, attacks=ensemble, seed=seed)
+        result = run_ensemble(MODEL, IMAGES, LABELS, norm=norm, eps=eps, attacks=ensemble, seed=seed)
         counts.append(int(result.robust["square"].sum()))
     assert abs(sum(counts) / 5 - mean) <= 1.0, counts
     assert all(abs(count - mean) <= 3 for count in counts), counts
@@ -157,6 +158,6 @@ def test_own_noise_gives_the_same_robust_counts_over_seeds(norm: Norm, eps: floa
 def test_an_attack_alone_leaves_as_many_over_seeds(name: str, norm: Norm, eps: float, mean: float, off: float) -> None:
     counts = []
     for seed in range(5):
-        result = run_attack_once(name, MODEL, IMAGES, LABELS, norm=norm, eps=eps, seed=seed)
+        result = run_ensemble(MODEL, IMAGES, LABELS, norm=norm, eps=eps, attacks=name, seed=seed)
         counts.append(int(result.robust[name].sum()))
     assert abs(sum(counts) / 5 - mean) <= off, counts

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from autoattack_helpers import run_ensemble
 from strategies import TinyNet
 
 from probmargin.attacks.balls import Norm
-from probmargin.evaluation.autoattack import run_autoattack
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def colourful() -> tuple[TinyNet, torch.Tensor, torch.Tensor]:
 def test_the_fast_ensemble_finds_what_the_plain_one_finds(norm: Norm, eps: float) -> None:
     model, x, labels = colourful()
     plain = plain_module().PlainAutoAttack(model, norm, eps).run(x, labels)
-    fast = run_autoattack(model, x, labels, norm=norm, eps=eps)
+    fast = run_ensemble(model, x, labels, norm=norm, eps=eps)
     assert 0.15 < fast.accuracy() < 0.85
     for name, (flags, _) in plain.items():
         assert int((fast.robust[name] != flags).sum()) <= 1, name

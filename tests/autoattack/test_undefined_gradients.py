@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from autoattack_helpers import Linear, linear_task
+from autoattack_helpers import Linear, linear_task, run_ensemble
 from masks import NoisyInput
 
 import probmargin as pm
@@ -17,7 +17,6 @@ from probmargin.attacks.lm_pgd import LMPGD
 from probmargin.attacks.pgd import PGD, EarlyStopPGD
 from probmargin.core.noise import KeyedNoise
 from probmargin.evaluation.audit import audit, lines
-from probmargin.evaluation.autoattack import run_autoattack
 from probmargin.evaluation.search import inside_threat_model
 
 EPS = {"Linf": 0.2, "L2": 0.7}
@@ -91,7 +90,7 @@ def test_it_is_said_of_how_many_images(attacks: str) -> None:
 
 def test_an_attack_without_gradients_does_not_care() -> None:
     model, x, labels = dark(6)
-    assert run_autoattack(model, x, labels, norm="Linf", eps=0.01, attacks=["square"]).warnings == ()
+    assert run_ensemble(model, x, labels, norm="Linf", eps=0.01, attacks="square").warnings == []
 
 
 def test_an_audit_warns_of_it() -> None:

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from probmargin.attacks.apgd import APGD
-from probmargin.attacks.attack import Attack
 from probmargin.attacks.fab import FAB
 from probmargin.attacks.square import Square
-from probmargin.evaluation.autoattack import run_autoattack
-from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
+from probmargin.evaluation.evaluate import EvaluationSettings, Keep, evaluate, judge
+from probmargin.evaluation.protocol import Plan
+from probmargin.evaluation.search import Stage
 
 EPS = 1e-4
 CAP = 16
@@ -27,17 +27,19 @@ def main(count: int, kind: str) -> None:
     x = torch.rand(count, 3, 64, 64)
     with torch.no_grad():
         labels = torch.cat([model(part).argmax(dim=1) for part in x.split(CAP)])
+    settings = EvaluationSettings(eps=EPS, batch_size=CAP)
     if kind == "evaluation":
-        settings = EvaluationSettings(eps=EPS, batch_size=CAP)
         left = evaluate(model, x, labels, attacks=["nat", "pgd-2", "cw-2"], settings=settings)["cw-2"]["num_examples"]
     else:
-        attacks: dict[str, Attack] = {
-            "apgd-t": APGD(eps=EPS, num_steps=2, loss="dlr_targeted"),
-            "fab-t": FAB(eps=EPS, num_steps=2),
-            "square": Square(eps=EPS, num_queries=4),
-        }
-        result = run_autoattack(model, x, labels, norm="Linf", eps=EPS, attacks=attacks, batch_size=CAP)
-        left = len(result.x_adv)
+        stages = (
+            Stage("apgd-t", APGD(eps=EPS, num_steps=2, loss="dlr_targeted")),
+            Stage("fab-t", FAB(eps=EPS, num_steps=2)),
+            Stage("square", Square(eps=EPS, num_queries=4)),
+        )
+        plan = Plan("aa", stages, begins_with_all=False, version="standard")
+        _, x_adv = judge(model, x, labels, attacks=[plan], settings=settings, keep=Keep(images=True))
+        assert x_adv is not None
+        left = len(x_adv)
     assert left == count
     sys.stdout.write(f"{1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}\n")
 

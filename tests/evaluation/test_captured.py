@@ -8,7 +8,7 @@ from typing import Literal, cast, get_args
 
 import pytest
 import torch
-from autoattack_helpers import linear_task, small_budget
+from autoattack_helpers import linear_task, run_ensemble, small_budget
 from strategies import images, tiny_net
 from torch import nn
 
@@ -23,7 +23,6 @@ from probmargin.engine.compile import compiled
 from probmargin.engine.folding import CannotFold
 from probmargin.engine.graphs import chosen_kernels
 from probmargin.evaluation import network as network_module, opening as opening_module
-from probmargin.evaluation.autoattack import run_autoattack
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, evaluate, judge
 from probmargin.evaluation.network import (
     Form,
@@ -481,7 +480,7 @@ def test_an_ensemble_leaves_as_many_on_a_gpu_as_on_a_cpu() -> None:
         for device in ("cpu", "cuda"):
             attacks = small_budget("Linf", 0.1)
             task = (each.to(device), x.to(device), labels.to(device))
-            robust = run_autoattack(*task, norm="Linf", eps=0.1, attacks=attacks).robust
+            robust = run_ensemble(*task, norm="Linf", eps=0.1, attacks=attacks).robust
             left.append({name: int(standing.sum()) for name, standing in robust.items()})
         assert set(left[0]) == set(left[1])
         assert all(abs(left[0][name] - left[1][name]) <= 1 for name in left[0]), left

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from autoattack_helpers import linear_task, small_budget
+from autoattack_helpers import linear_task, run_ensemble, small_budget
 from strategies import images, tiny_net
 from torch import nn
 
 from probmargin.attacks.square import Square
 from probmargin.core.errors import UsageError
 from probmargin.evaluation import opening
-from probmargin.evaluation.autoattack import run_autoattack
 from probmargin.evaluation.evaluate import EvaluationSettings, evaluate
 from probmargin.evaluation.network import Ready
 from probmargin.evaluation.quick import _StemGradient, quick_copy
@@ -99,9 +98,9 @@ def test_one_image_that_does_not_fit_is_the_end() -> None:
 def test_an_ensemble_on_little_memory_finds_the_same() -> None:
     model, x, labels = linear_task(count=30)
     attacks = small_budget("Linf", 0.05)
-    expected = run_autoattack(model, x, labels, norm="Linf", eps=0.05, attacks=attacks)
+    expected = run_ensemble(model, x, labels, norm="Linf", eps=0.05, attacks=attacks)
     small = Small(model)
-    found = run_autoattack(small, x, labels, norm="Linf", eps=0.05, attacks=attacks)
+    found = run_ensemble(small, x, labels, norm="Linf", eps=0.05, attacks=attacks)
     assert found.broken_by == expected.broken_by
     assert sum(size > LIMIT for size in small.sizes) < 20
 
@@ -245,7 +244,7 @@ def test_a_break_must_hold_in_the_exact_model(monkeypatch: pytest.MonkeyPatch) -
     model, x, labels = linear_task(count=10)
     broken = Ready(model, lambda images: -model(images))
     monkeypatch.setattr(opening, "made_ready", lambda *_: broken)
-    result = run_autoattack(model, x, labels, norm="Linf", eps=1e-4, attacks=small_budget("Linf", 1e-4))
+    result = run_ensemble(model, x, labels, norm="Linf", eps=1e-4, attacks=small_budget("Linf", 1e-4))
     assert result.accuracy() == 1.0
 
 

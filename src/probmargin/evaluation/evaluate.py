@@ -159,16 +159,19 @@ def evaluate(
 
 
 def judge(
-    model: nn.Module,
+    model: Classifier,
     x: Images,
     labels: Labels,
     *,
-    attacks: Sequence[str],
+    attacks: Sequence[str | Plan],
     settings: EvaluationSettings | None = None,
     log: Log | None = None,
     keep: Keep | None = None,
 ) -> tuple[Verdicts, Images | None]:
-    """What is known of each example after all attacks, and the worst images where `keep` asks for them."""
+    """What is known of each example after all attacks, and the worst images where `keep` asks for them.
+
+    Attacks are named, or plans of one's own.
+    """
     settings, keep = settings or EvaluationSettings(), keep or Keep()
     plans = _plans(attacks, settings)
     if len(x) == 0:
@@ -215,10 +218,13 @@ def _warned(subject: Subject, plans: Sequence[Plan], say: Log) -> list[str]:
     return found
 
 
-def _plans(attacks: Sequence[str], settings: EvaluationSettings) -> list[Plan]:
+def _plans(attacks: Sequence[str | Plan], settings: EvaluationSettings) -> list[Plan]:
     if not attacks:
         raise UsageError("no attack is named; see: probmargin list attacks")
-    return [make_plan(name, settings.norm, settings.eps, settings.step_size) for name in dict.fromkeys(attacks)]
+    return [
+        one if isinstance(one, Plan) else make_plan(one, settings.norm, settings.eps, settings.step_size)
+        for one in dict.fromkeys(attacks)
+    ]
 
 
 def _part(subject: Subject, plan: Plan, settings: EvaluationSettings) -> Subject:
