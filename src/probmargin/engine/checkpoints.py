@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from probmargin.core.errors import UsageError
 from probmargin.core.shapes import misfit
 from probmargin.core.shell import typed
+from probmargin.core.speech import Say, silent
 from probmargin.engine.files import write_json, written_aside
 
 
@@ -135,7 +136,7 @@ _WRAPPERS = ("state_dict", "model_state_dict", "model", "net")
 """Names under which others' files keep the weights beside other things."""
 
 
-def load_weights(path: Path, log: Callable[[str], None] = lambda line: None) -> dict[str, torch.Tensor]:
+def load_weights(path: Path, log: Say = silent) -> dict[str, torch.Tensor]:
     """A state dict from safetensors, or from a PyTorch file read without running code; of several, say which one."""
     _check_is_file(path)
     content: Any

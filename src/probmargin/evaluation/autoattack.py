@@ -3,7 +3,7 @@
 Source: Croce and Hein, arXiv:2003.01690, and the authors' repository at a392200.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -16,6 +16,7 @@ from probmargin.attacks.pgd import PGD
 from probmargin.attacks.square import Square
 from probmargin.core.errors import unknown_name
 from probmargin.core.losses import is_correct
+from probmargin.core.speech import Say
 from probmargin.evaluation.checks import (
     class_count_warning,
     inner_gradient_warning,
@@ -103,7 +104,7 @@ def warnings_before(subject: Subject, stages: Sequence[Stage]) -> list[str]:
 class Speaker:
     """Says what AutoAttack says, in its words, since people grep for them."""
 
-    def __init__(self, subject: Subject, num_stages: int, say: Callable[[str], None]) -> None:
+    def __init__(self, subject: Subject, num_stages: int, say: Say) -> None:
         self.subject, self.num_stages, self.say = subject, num_stages, say
         self.largest = 0.0
         self.thin_breaks = 0

@@ -1,7 +1,7 @@
 """Accuracy of a model on clean and attacked images."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from probmargin.core.errors import UsageError
 from probmargin.core.losses import is_correct
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.settings import check_seed
+from probmargin.core.speech import Say, silent
 from probmargin.core.types import Classifier, Images, Labels
 from probmargin.evaluation.autoattack import Speaker, warnings_before, why_not_standard
 from probmargin.evaluation.checks import square_warning
@@ -38,8 +39,6 @@ from probmargin.evaluation.summary import summarize
 from probmargin.evaluation.verdicts import EntryVerdicts, Verdicts, outside_line
 
 DEFAULT_CHUNK = 250
-
-Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ def evaluate(
     *,
     attacks: Sequence[str] = ("nat", "pgd-20"),
     settings: EvaluationSettings | None = None,
-    log: Log | None = None,
+    log: Say | None = None,
 ) -> dict[str, Any]:
     """Judge a model that turns [0, 1] images into logits; the result is plain data, ready for evaluation.json."""
     verdicts, _ = judge(model, x, labels, attacks=attacks, settings=settings, log=log)
@@ -165,7 +164,7 @@ def judge(
     *,
     attacks: Sequence[str | Plan],
     settings: EvaluationSettings | None = None,
-    log: Log | None = None,
+    log: Say | None = None,
     keep: Keep | None = None,
 ) -> tuple[Verdicts, Images | None]:
     """What is known of each example after all attacks, and the worst images where `keep` asks for them.
@@ -176,7 +175,7 @@ def judge(
     plans = _plans(attacks, settings)
     if len(x) == 0:
         raise UsageError("the data has no images to evaluate: pass at least one")
-    say = log or _silent
+    say = log or silent
     threat = Threat(settings.norm, settings.eps, settings.seed, keep.ids)
     stages = [stage for plan in plans for stage in plan.stages]
     begun = time.perf_counter()
@@ -209,7 +208,7 @@ def judge(
     return verdicts, worst.x_adv
 
 
-def _warned(subject: Subject, plans: Sequence[Plan], say: Log) -> list[str]:
+def _warned(subject: Subject, plans: Sequence[Plan], say: Say) -> list[str]:
     """What makes PGD's numbers doubtful; searches look for themselves."""
     plain = [stage for plan in plans if not plan.is_search for stage in plan.stages]
     found = warnings_before(subject, plain) if plain else []
@@ -237,7 +236,7 @@ def _part(subject: Subject, plan: Plan, settings: EvaluationSettings) -> Subject
 
 
 def _run(
-    subject: Subject, plan: Plan, parts: Parts, worst: Worst, say: Log, clean_seconds: float, first: int | None
+    subject: Subject, plan: Plan, parts: Parts, worst: Worst, say: Say, clean_seconds: float, first: int | None
 ) -> EntryVerdicts:
     """Run one plan; AutoAttack's attacks say what AutoAttack says, the others one line, which tells of a part."""
     ids = subject.ids.cpu().numpy()
@@ -255,7 +254,7 @@ def _run(
     label, outside = own_label(plan.stages[0].attack), 0
     facts |= {"is_standard": False, "label": label} if label else {}
     speaks = plan.is_search and len(subject.labels) > 0
-    speaker = Speaker(subject, len(plan.stages), say if speaks else _silent)
+    speaker = Speaker(subject, len(plan.stages), say if speaks else silent)
     warnings = warnings_before(subject, plan.stages) if speaks else []
     speaker.begin()
 
@@ -280,7 +279,7 @@ def _run(
 
 
 def _second_look(
-    subject: Subject, plan: Plan, entry: EntryVerdicts, ready: Ready, made: Maker, count: int | None, say: Log
+    subject: Subject, plan: Plan, entry: EntryVerdicts, ready: Ready, made: Maker, count: int | None, say: Say
 ) -> dict[str, Any]:
     """What an ensemble's searches computed in, and what a few survivors say to float32; outside the clock."""
     if plan.version is None:
@@ -300,7 +299,3 @@ def _second_look(
 def _line(name: str, entry: EntryVerdicts) -> str:
     share = float(np.mean(entry.correct)) if len(entry.correct) else 0.0
     return f"{name}: {share:.2%} of {len(entry.correct)} ({sum(entry.seconds.values()):.1f} s)"
-
-
-def _silent(_: str) -> None:
-    """Say nothing."""

@@ -1,7 +1,7 @@
 """Where the results of an evaluation lie, and shards of one that are joined."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 
 from probmargin.core.errors import Interrupted, UsageError
 from probmargin.core.shell import typed
+from probmargin.core.speech import Say, silent
 from probmargin.engine.files import check_replaces, holds_arrays, holds_json, write_json
 from probmargin.engine.signals import terminate_as_interrupt
 from probmargin.evaluation.earlier import kept_apart, kept_lines, known_path, replaced_line, with_earlier
@@ -96,9 +97,7 @@ class Place:
             entries = {"evaluations": others} if others or "evaluations" in record else {}
             self.run.update_record(evaluation=dict(results), **entries)
 
-    def write_shard(
-        self, shard: Shard, verdicts: Verdicts, log: Callable[[str], None], *, fresh: bool
-    ) -> tuple[Verdicts, Path]:
+    def write_shard(self, shard: Shard, verdicts: Verdicts, log: Say, *, fresh: bool) -> tuple[Verdicts, Path]:
         """Write a shard's verdicts for `merge`, with those of attacks that were carried out on it before."""
         path = self.shard_path(shard)
         together = verdicts if fresh else with_earlier(verdicts, self.parts)
@@ -108,7 +107,7 @@ class Place:
         together.save(path)
         return together, path
 
-    def joined(self, verdicts: Verdicts, log: Callable[[str], None], *, fresh: bool = False) -> Verdicts:
+    def joined(self, verdicts: Verdicts, log: Say, *, fresh: bool = False) -> Verdicts:
         """The verdicts with those of attacks that were carried out before; says what is kept and what is replaced."""
         together = verdicts if fresh else with_earlier(verdicts, self.parts)
         lines = kept_lines(verdicts.entries, together.entries)
@@ -160,11 +159,7 @@ def check_adversarial(path: Path, out: Path | None) -> None:
     check_replaces(path, "--save-adversarial", kind, lambda path: holds_arrays(path, "x_adv", "x_adv_uint8"))
 
 
-def _silent(_: str) -> None:
-    """Say nothing."""
-
-
-def merge(path: Path, log: Callable[[str], None] = _silent) -> tuple[dict[str, Any], Path]:
+def merge(path: Path, log: Say = silent) -> tuple[dict[str, Any], Path]:
     """Join the shards of an evaluation: those of a run's folder, or those that `--out FILE` left beside FILE."""
     is_runs_own = path.name == "evaluation.json" and (path.parent / "record.json").exists()
     folder = path.parent if is_runs_own else path

@@ -1,11 +1,11 @@
 """An audit of a run's model on its own test images, kept in its folder."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from probmargin.core.errors import UsageError
+from probmargin.core.speech import Say
 from probmargin.data.dataset import DataSet
 from probmargin.engine.devices import pick_device
 from probmargin.engine.environment import surroundings
@@ -21,9 +21,7 @@ from probmargin.runs.run import Run, open_run
 NUM_EXAMPLES = 200
 
 
-def audit_subject(
-    request: EvaluationRequest, surrogate: Path | None, log: Callable[[str], None]
-) -> tuple[dict[str, Any], Path | None]:
+def audit_subject(request: EvaluationRequest, surrogate: Path | None, log: Say) -> tuple[dict[str, Any], Path | None]:
     """Audit what the request names; a run's audit.json lies in its folder, another model's at `out`."""
     if request.out is not None and (
         request.run is None or request.out.resolve() != Run(request.run).audit_path.resolve()

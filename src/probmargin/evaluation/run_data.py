@@ -1,6 +1,6 @@
 """The data a run is judged on: its own, or other data whose classes are the same."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from torch import nn
 
 from probmargin.core.errors import UsageError
 from probmargin.core.shell import typed
+from probmargin.core.speech import Say
 from probmargin.core.words import radius
 from probmargin.data.dataset import DataSet
 from probmargin.data.loader import DESCRIPTIONS, load
@@ -115,13 +116,13 @@ def with_classes_of(model: nn.Module, data: DataSet, name: str) -> DataSet:
     return replace(data, classes=data.classes + more) if more else data
 
 
-def say_radius(run: Run | None, asked: str | None, eps: float, log: Callable[[str], None]) -> None:
+def say_radius(run: Run | None, asked: str | None, eps: float, log: Say) -> None:
     """The radius of a run that was trained for none, which other runs on the same data may not share."""
     if run is not None and asked is None and run.recipe.final_attack is None:
         log(f"{run.path} was trained without an attack: eps is {radius(eps)}; give --eps to judge it as another run is")
 
 
-def say_lowest(data: DataSet, log: Callable[[str], None]) -> None:
+def say_lowest(data: DataSet, log: Say) -> None:
     """Class numbers from 1 on, which the labels of test images alone do not betray."""
     if data.open_ended and int(data.test.labels.min()) == 1:
         log(f"the lowest label of {data.name} is 1: class numbers start at 0; subtract 1 if yours start at 1")

@@ -1,6 +1,5 @@
 """What is judged: a run of ours or anybody's model, on which images, at which radius."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from probmargin.attacks.balls import Norm
 from probmargin.core.errors import UsageError, unknown_name
 from probmargin.core.frozen import frozen
 from probmargin.core.records import coerce, parse_number
+from probmargin.core.speech import Say, silent
 from probmargin.data.dataset import DataSet, ImageSet
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
@@ -32,8 +32,6 @@ from probmargin.models.build import build_model, origin
 from probmargin.models.checks import check_gradient, check_logits
 from probmargin.runs.run import Run, open_run
 from probmargin.runs.weights import classes_of, with_weights
-
-Log = Callable[[str], None]
 
 WITHOUT_GRADIENTS = {"nat", "square"}
 """Attacks that a model without gradients can be judged by."""
@@ -71,7 +69,7 @@ class EvaluationRequest:
     """Do not use what an earlier evaluation has stored."""
 
 
-def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, Any], Path | None]:
+def evaluate_subject(request: EvaluationRequest, log: Say) -> tuple[dict[str, Any], Path | None]:
     """Judge what the request names; results go to `out`, or into the run's folder. A shard leaves its part there."""
     if request.out is not None:
         check_out(request.out, request.run)
@@ -95,7 +93,7 @@ def evaluate_subject(request: EvaluationRequest, log: Log) -> tuple[dict[str, An
         name = str(request.model if run is None else run.record.get("model"))
         work = _Work(request, name, settings, place, shard, local_device(pick_device(request.device), world), built)
         with place.saying_what_is_kept(fresh=request.fresh):
-            results, path = work.run(model, data, log if world.is_writer else _silent)
+            results, path = work.run(model, data, log if world.is_writer else silent)
         if world.size == 1:
             return results, path
         world.any(False)  # all shards are written
@@ -116,7 +114,7 @@ class _Work:
     built: dict[str, str]
     """What the model's layers were set to before its first pass."""
 
-    def run(self, model: nn.Module, data: DataSet, log: Log) -> tuple[dict[str, Any], Path | None]:
+    def run(self, model: nn.Module, data: DataSet, log: Say) -> tuple[dict[str, Any], Path | None]:
         """Judge the examples of this share and write down what was found."""
         test = first_images(data.test, self.request.num_examples)
         positions = torch.tensor(self.shard.positions(len(test)))
@@ -150,7 +148,7 @@ class _Work:
             log(export_line(exported))
         return self._write(verdicts, exported, log)
 
-    def _write(self, verdicts: Verdicts, exported: dict[str, Any], log: Log) -> tuple[dict[str, Any], Path | None]:
+    def _write(self, verdicts: Verdicts, exported: dict[str, Any], log: Say) -> tuple[dict[str, Any], Path | None]:
         if self.shard.count > 1:
             verdicts.facts["shard"] = str(self.shard)
             verdicts, path = self.place.write_shard(self.shard, verdicts, log, fresh=self.request.fresh)
@@ -170,10 +168,6 @@ def export_line(exported: dict[str, Any]) -> str:
         f"{exported['file']}, read again: robust accuracy {floats['robust_accuracy']:.2%} as float32, "
         f"{pixels['robust_accuracy']:.2%} as uint8; outside the ball: {pixels['outside_the_ball']} of the latter"
     )
-
-
-def _silent(_: str) -> None:
-    """Say nothing."""
 
 
 def first_images(test: ImageSet, count: int | None) -> ImageSet:
@@ -199,7 +193,7 @@ def _shard(request: EvaluationRequest, world: World, place: Place) -> Shard:
     return Shard(world.rank, world.size)
 
 
-def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.Module, DataSet, dict[str, str]]:
+def open_subject(request: EvaluationRequest, log: Say) -> tuple[Run | None, nn.Module, DataSet, dict[str, str]]:
     """The run, if it is one, the model, the data, and what the model's layers were set to before its first pass.
 
     Says which file of the user's a model comes from.
@@ -241,7 +235,7 @@ def open_subject(request: EvaluationRequest, log: Log) -> tuple[Run | None, nn.M
     return None, model, run_data.with_classes_of(model, data, request.model), built
 
 
-def _say_origin(name: str, log: Log) -> None:
+def _say_origin(name: str, log: Say) -> None:
     if line := origin(name):
         log(line)
 

@@ -1,12 +1,13 @@
 """Runs on a Ray cluster. Ray is imported here alone, and only when it is asked for."""
 
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from probmargin.core.errors import Interrupted, UsageError
+from probmargin.core.speech import Say, silent
 from probmargin.experiments.local import AGAIN, Receive, Waiting, Work
 from probmargin.experiments.work import Outcome, Task, attempt
 
@@ -50,10 +51,6 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10.0).close()
 
 
-def _silent(_: str) -> None:
-    """Say nothing."""
-
-
 @dataclass(frozen=True)
 class Share:
     """What each run takes of a GPU, so 0.5 puts two on one; None is a whole one, where the cluster has any."""
@@ -61,7 +58,7 @@ class Share:
     gpus: float | None = 0.0
     may_use_cpu: bool = False
     """Is a cluster without a GPU good enough?"""
-    say: Callable[[str], None] = _silent
+    say: Say = silent
 
     def of(self, there: float, address: str | None) -> float:
         """What to ask of a cluster with so many GPUs: Ray would wait for ever for what there is not."""

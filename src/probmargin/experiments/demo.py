@@ -2,11 +2,11 @@
 
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from probmargin.core.errors import Interrupted
+from probmargin.core.speech import Say, silent
 from probmargin.data.digits import load_digits
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.experiments.report import ReportRequest, write_report
@@ -28,11 +28,11 @@ def demo_run(method: str, out: Path, seed: int, reporter: Reporter) -> dict[str,
     train(recipe, data, request, reporter)
     eps = resolve("at", data=data.name).attack.eps  # type: ignore[union-attr]
     judged = EvaluationRequest(run=out, attacks=ATTACKS, eps=repr(eps), device="cpu")
-    results, _ = evaluate_subject(judged, log=lambda line: None)
+    results, _ = evaluate_subject(judged, log=silent)
     return results
 
 
-def run_demo(out: Path, seed: int, say: Callable[[str], None]) -> None:
+def run_demo(out: Path, seed: int, say: Say) -> None:
     """Train, judge, compare; an earlier demo in the same folder is replaced."""
     began = time.perf_counter()
     say("Embedded data: 8x8 handwritten digits, 1,437 to train on and 360 to test.")

@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from probmargin.core.errors import Interrupted, UsageError
+from probmargin.core.speech import Say
 from probmargin.experiments.work import Outcome, Task, attempt
 from probmargin.training.progress import Reporter
 
@@ -57,7 +58,7 @@ class Waiting:
         self.open.discard(name)
 
 
-def run_in_turn(tasks: Sequence[Task], receive: Receive, say: Callable[[str], None]) -> None:
+def run_in_turn(tasks: Sequence[Task], receive: Receive, say: Say) -> None:
     """One after another, in this process."""
     for place, task in enumerate(tasks):
         say(f"[{place + 1}/{len(tasks)}] {task.id}")

@@ -3,12 +3,13 @@
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from probmargin.core.errors import UsageError
+from probmargin.core.speech import Say
 from probmargin.data.dataset import DataSet
 from probmargin.data.label_noise import read_wrong_labels
 from probmargin.data.loader import load
@@ -54,7 +55,7 @@ class ReportRequest:
         return shlex.join([*words, *(["--images", str(self.images)] if self.images != IMAGES else [])])
 
 
-def write_report(request: ReportRequest, say: Callable[[str], None]) -> Path:
+def write_report(request: ReportRequest, say: Say) -> Path:
     """Write the page, whole or not at all."""
     if not request.runs:
         raise UsageError("there is nothing to report: name at least one run's folder")
@@ -80,7 +81,7 @@ def _is_page(path: Path) -> bool:
         return b'<meta name="generator" content="probmargin ' in file.read(8192)
 
 
-def gather(request: ReportRequest, say: Callable[[str], None]) -> list[RunReport]:
+def gather(request: ReportRequest, say: Say) -> list[RunReport]:
     """Everything the page shows; data that several runs share is loaded once."""
     read = [read_folder(path) for path in dict.fromkeys(request.runs)]
     folders = [replace(folder, recipe=completed(folder.recipe)) for folder in read]

@@ -7,6 +7,7 @@ import torch
 
 from probmargin.core.errors import Interrupted, UsageError
 from probmargin.core.records import coerce
+from probmargin.core.speech import Say, silent
 from probmargin.core.words import counted
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
@@ -36,8 +37,6 @@ from probmargin.reporting.render import FORMATS, markdown
 from probmargin.reporting.tables import build_table
 from probmargin.runs.run import Run
 from probmargin.training.progress import duration
-
-Say = Callable[[str], None]
 
 RESULTS = Path("results")
 """Records that are kept for good, where the command is run in a checkout."""
@@ -69,7 +68,7 @@ def _known_records(request: ReproduceRequest, damaged: dict[str, str]) -> list[R
     return read_records(dict.fromkeys(folders), damaged)
 
 
-def make_plan(request: ReproduceRequest, say: Say = lambda line: None) -> list[Planned]:
+def make_plan(request: ReproduceRequest, say: Say = silent) -> list[Planned]:
     """Every run that the request needs, and what there is of it; says which records cannot be read."""
     if request.name is None:
         raise UsageError("without a name there is only --render: name an experiment, such as table2")

@@ -13,6 +13,7 @@ import torch
 
 from probmargin.core.errors import UsageError
 from probmargin.core.shell import typed
+from probmargin.core.speech import Say
 from probmargin.data.dataset import DataSet
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
@@ -26,8 +27,6 @@ from probmargin.methods.resolve import resolve
 from probmargin.reporting.cells import differing
 from probmargin.runs.kept import KeptRun, kept_run
 from probmargin.runs.run import Run
-
-Say = Callable[[str], None]
 
 KEPT = Path("results")
 """Records and curves that are kept for good, where the command is run in a checkout."""

@@ -6,17 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from probmargin.core.errors import UsageError, unknown_name
+from probmargin.core.speech import Say
 from probmargin.engine.files import aside_of, check_is_new, write_json
 from probmargin.export.card import MISSING_LICENCE, make_card, markdown, not_measured
 from probmargin.export.check import check_file
 from probmargin.export.formats import FILES
 from probmargin.export.robustbench import read_bundle, write_bundle
-from probmargin.export.subject import Exported, ExportRequest, Log, open_exported
+from probmargin.export.subject import Exported, ExportRequest, open_exported
 
 FORMATS = (*FILES, "robustbench")
 
 
-def export(request: ExportRequest, log: Log) -> Path:
+def export(request: ExportRequest, log: Say) -> Path:
     """Export a run's model with its card; a file that does not agree with the model is not left behind."""
     if request.format not in FORMATS:
         raise unknown_name("format", request.format, FORMATS)
@@ -54,7 +55,7 @@ def _targets(request: ExportRequest) -> list[Path]:
     return [out, *(out.with_name(f"{out.name}.card{kind}") for kind in (".md", ".json"))]
 
 
-def _write(request: ExportRequest, subject: Exported, aside: Path, log: Log) -> None:
+def _write(request: ExportRequest, subject: Exported, aside: Path, log: Say) -> None:
     """Write and compare inside the folder aside."""
     path = aside / request.out.name
     write, read = (write_bundle, read_bundle) if request.format == "robustbench" else FILES[request.format][:2]
@@ -70,7 +71,7 @@ def _write(request: ExportRequest, subject: Exported, aside: Path, log: Log) -> 
     write_json(plain, card)
 
 
-def _say(request: ExportRequest, subject: Exported, targets: list[Path], log: Log) -> None:
+def _say(request: ExportRequest, subject: Exported, targets: list[Path], log: Say) -> None:
     for missing in not_measured(subject):
         log(f"not measured: {missing}")
     if request.licence is None:

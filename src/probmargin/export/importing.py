@@ -10,11 +10,11 @@ from torch import nn
 
 from probmargin.core.errors import UsageError, unknown_name
 from probmargin.core.shell import typed
+from probmargin.core.speech import Say
 from probmargin.engine.checkpoints import load_weights
 from probmargin.engine.files import check_is_new, written_aside
 from probmargin.export.formats import write_network
 from probmargin.export.layouts import LAYOUTS, Weights, renamer, split_normalisation
-from probmargin.export.subject import Log
 from probmargin.models.build import build_model
 from probmargin.models.layers import Normalize
 from probmargin.runs.weights import Fit, adopt, compare
@@ -45,7 +45,7 @@ class Imported:
     fit: Fit
 
 
-def import_weights(request: ImportRequest, log: Log) -> Imported:
+def import_weights(request: ImportRequest, log: Say) -> Imported:
     """Read, rename, compare, and write a safetensors file for our network; refused unless everything matches."""
     if request.layout not in LAYOUTS:
         raise unknown_name("layout", request.layout, LAYOUTS)
@@ -73,7 +73,7 @@ def import_weights(request: ImportRequest, log: Log) -> Imported:
     return Imported(whole.eval(), fit)
 
 
-def _read(request: ImportRequest, log: Log) -> tuple[Weights, tuple[Numbers, Numbers] | None]:
+def _read(request: ImportRequest, log: Say) -> tuple[Weights, tuple[Numbers, Numbers] | None]:
     """The weights under our names, and the normalisation in the file or on the command line."""
     layout = LAYOUTS[request.layout]
     weights = load_weights(request.weights, log)
@@ -123,7 +123,7 @@ def _sizes(weights: Weights) -> dict[str, Any]:
     return {"num_classes": len(weights["linear.weight"]), "in_channels": weights["conv1.weight"].shape[1]}
 
 
-def _say(request: ImportRequest, count: int, normalised: bool, log: Log) -> None:
+def _say(request: ImportRequest, count: int, normalised: bool, log: Say) -> None:
     log(f"{count} tensors matched; normalisation {'is inside the file' if normalised else 'none'}")
     if note := LAYOUTS[request.layout].notes.get(request.model):
         log(f"note: {note}")

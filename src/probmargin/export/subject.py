@@ -1,6 +1,5 @@
 """What is exported: a run's model, its data, and what is known about both."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from torch import nn
 from probmargin.attacks.balls import Norm
 from probmargin.core.errors import UsageError
 from probmargin.core.shell import program, typed
+from probmargin.core.speech import Say
 from probmargin.data.dataset import DataSet
 from probmargin.engine.files import read_json_object
 from probmargin.engine.shapes import misfit_audit, misfit_evaluation
@@ -20,8 +20,6 @@ from probmargin.methods.method import Method
 from probmargin.models.build import origin
 from probmargin.runs.run import Run, open_run
 from probmargin.training.validation import ball_of
-
-Log = Callable[[str], None]
 
 NUM_EXAMPLES = 256
 """Test images on which a file is compared with the original."""
@@ -82,7 +80,7 @@ class Exported:
         return ball_of(self.recipe)
 
 
-def open_exported(request: ExportRequest, log: Log) -> Exported:
+def open_exported(request: ExportRequest, log: Say) -> Exported:
     """Rebuild the run's model and read its data."""
     run = open_run(request.run)
     record = run.record
@@ -103,7 +101,7 @@ def open_exported(request: ExportRequest, log: Log) -> Exported:
     return Exported(run, record, run.recipe, model, data, *measured)
 
 
-def _model(run: Run, request: ExportRequest, log: Log) -> tuple[nn.Module, int]:
+def _model(run: Run, request: ExportRequest, log: Say) -> tuple[nn.Module, int]:
     """The model of the state asked for, as it was given, or of the latest whole state, and the epochs behind it."""
     if request.model is not None and request.checkpoint is None:
         return request.model, len(run.metrics)
@@ -113,7 +111,7 @@ def _model(run: Run, request: ExportRequest, log: Log) -> tuple[nn.Module, int]:
     return run.rebuild(state.part("ema") or state.part("model")), int(state.facts["epoch"])
 
 
-def _evaluation(run: Run, model: nn.Module, log: Log, *, is_last: bool) -> dict[str, Any] | None:
+def _evaluation(run: Run, model: nn.Module, log: Say, *, is_last: bool) -> dict[str, Any] | None:
     """The run's evaluation, unless it is of other weights than these."""
     if not run.evaluation_path.exists():
         return None

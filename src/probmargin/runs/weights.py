@@ -1,6 +1,6 @@
 """Weights from a file into a network: what fits, what does not, and normalisation that comes with them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from probmargin.core.errors import UsageError
+from probmargin.core.speech import Say, silent
 from probmargin.engine.checkpoints import load_weights
 from probmargin.models.layers import Normalize
 
@@ -83,7 +84,7 @@ def with_weights(
     name: str,
     *,
     new_head: bool | None = None,
-    log: Callable[[str], None] = lambda line: None,
+    log: Say = silent,
 ) -> nn.Module:
     """The model with the weights of a file, inside the normalisation that comes with them.
 

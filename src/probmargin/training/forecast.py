@@ -4,12 +4,12 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
+from probmargin.core.speech import Say
 from probmargin.core.words import counted
 from probmargin.data.dataset import ImageSet
 from probmargin.methods.method import Method
@@ -48,7 +48,7 @@ class Pace:
     """Steps that are not timed: the first ones compile, capture and allocate."""
     timed = 8
 
-    def __init__(self, device: torch.device, say: Callable[[str], None]) -> None:
+    def __init__(self, device: torch.device, say: Say) -> None:
         self.device = device
         self.say = say
         self.steps = 0

@@ -1,11 +1,11 @@
 """The network a run begins with."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from probmargin.core.speech import Say
 from probmargin.data.dataset import DataSet
 from probmargin.models.build import build_model, check_model
 from probmargin.models.checks import check_trainable
@@ -20,7 +20,7 @@ def make_model(
     normalize: bool,
     checkpoint: Path | None,
     new_head: bool,
-    log: Callable[[str], None],
+    log: Say,
 ) -> tuple[nn.Module, str, dict[str, Any] | None]:
     """The network, its name, and what is needed to build it again (None for an object)."""
     settings: dict[str, Any] | None = None

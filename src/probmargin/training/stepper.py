@@ -1,12 +1,12 @@
 """From positions in the data set to one training step, operation by operation."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from probmargin.core.noise import KeyedNoise, stream_key
 from probmargin.core.settings import Augment
+from probmargin.core.speech import Say, silent
 from probmargin.core.types import Reduce
 from probmargin.data.augment import augment
 from probmargin.data.dataset import ImageSet
@@ -32,10 +32,6 @@ class Chosen:
         return len(self.positions)
 
 
-def _nobody(text: str) -> None:
-    """Whom a stepper tells what it has to say, until somebody listens."""
-
-
 class Stepper:
     """Runs training steps; nothing in a step waits for the host."""
 
@@ -47,7 +43,7 @@ class Stepper:
         self.reduce: Reduce = alone
         self.counts_steps = False
         """Whether attacks record which of their steps an example survived, for dynamics."""
-        self.say: Callable[[str], None] = _nobody
+        self.say: Say = silent
         self._noise_seed = seed << 32 | stream_key("training attack")
 
     def batch(self, chosen: Chosen, epoch: torch.Tensor | int) -> Batch:
