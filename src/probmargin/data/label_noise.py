@@ -3,12 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
+from probmargin.core.arrays import UNREADABLE, read_arrays
 from probmargin.core.errors import UsageError, unknown_name
 from probmargin.data.dataset import ImageSet
 from probmargin.data.seeds import stream
@@ -70,11 +69,11 @@ def read_wrong_labels(path: Path) -> dict[str, npt.NDArray[Any]]:
     if not path.exists():
         raise UsageError(f"{path} is missing, so nobody knows which labels were wrong; bring back a copy of it")
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            found = {name: file[name] for name in ("index", "labels", "is_wrong")}
+        file = read_arrays(path)
+        found = {name: file[name] for name in ("index", "labels", "is_wrong")}
         if len({array.shape for array in found.values()}) > 1:
             raise ValueError("its arrays are not of one length")
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+    except UNREADABLE as error:
         raise UsageError(f"{path} is damaged ({error}); bring back a copy of it") from None
     return found
 

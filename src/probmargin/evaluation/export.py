@@ -2,13 +2,13 @@
 
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from torch import nn
 
 from probmargin.attacks.balls import Norm
+from probmargin.core.arrays import UNREADABLE, read_arrays
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import frozen
 from probmargin.core.losses import is_correct
@@ -65,8 +65,7 @@ def save_adversarial(path: Path, model: nn.Module, x: Images, x_adv: Images, ver
 def rescore(path: Path, model: nn.Module, x: Images) -> dict[str, Any]:
     """Judge the images of a file against the clean ones: what they break, and whether all are inside the ball."""
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            content = dict(stored)
+        content = read_arrays(path)
         labels = torch.from_numpy(content["labels"])
         images = {
             "float32": torch.from_numpy(content["x_adv"]),
@@ -74,7 +73,7 @@ def rescore(path: Path, model: nn.Module, x: Images) -> dict[str, Any]:
         }
         norm: Norm = "L2" if str(content["norm"]) == "L2" else "Linf"
         eps = float(content["eps"])
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+    except UNREADABLE as error:
         raise UsageError(
             f"{path} does not hold adversarial images ({error}): write it again with --save-adversarial"
         ) from None

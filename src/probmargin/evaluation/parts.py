@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from torch import nn
 
 import probmargin.attacks
+from probmargin.core.arrays import UNREADABLE, read_arrays
 from probmargin.core.records import canonical_hash
 from probmargin.engine.files import write_json
 from probmargin.evaluation.own_code import is_ours, own_files, settings_of_layers
@@ -139,11 +139,11 @@ class StoredParts(Parts):
     def _read(self, path: Path) -> tuple[Finding | None, Maker]:
         nothing = None, self.here
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                words = {name: str(stored[name]) for name in vars(self.here) if name in stored}
-                arrays = {name: torch.from_numpy(stored[name]) for name in stored if name not in ("seconds", *words)}
-                seconds = float(stored["seconds"])
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+            stored = read_arrays(path)
+            words = {name: str(stored[name]) for name in vars(self.here) if name in stored}
+            arrays = {name: torch.from_numpy(stored[name]) for name in stored if name not in ("seconds", *words)}
+            seconds = float(stored["seconds"])
+        except UNREADABLE:
             return nothing
         if self.with_images and "x_adv" not in arrays:
             return nothing

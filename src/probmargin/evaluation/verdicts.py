@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
+from probmargin.core.arrays import UNREADABLE, read_arrays
 from probmargin.core.errors import UsageError
 from probmargin.core.words import counted
 from probmargin.engine.files import written_aside
@@ -85,9 +85,8 @@ class Verdicts:
     def load(cls, path: Path) -> "Verdicts":
         """Read what `save` wrote."""
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                arrays = dict(stored)
-        except (OSError, ValueError, EOFError, BadZipFile) as error:
+            arrays = read_arrays(path)
+        except UNREADABLE as error:
             raise UsageError(f"{path} cannot be read ({error}); delete it and evaluate that shard again") from None
         header = json.loads(str(arrays["header"]))
         entries = {

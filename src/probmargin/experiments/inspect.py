@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from probmargin.core.arrays import UNREADABLE
 from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet
 from probmargin.data.label_noise import read_wrong_labels
@@ -15,7 +16,7 @@ from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
 from probmargin.evaluation.run_data import image_size_of
 from probmargin.experiments.followed import Subject, follow
-from probmargin.reporting.dynamics import UNREADABLE, History, Labels, disagreement, read_history, summarise
+from probmargin.reporting.dynamics import History, Labels, disagreement, read_history, summarise
 from probmargin.reporting.folder import read_folder
 from probmargin.reporting.page.missing import train_command
 from probmargin.runs.run import Run, open_run

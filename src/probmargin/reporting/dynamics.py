@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
+from probmargin.core.arrays import read_arrays
 from probmargin.core.stats import effective_sample_size, gini, rank_correlation, ranks
 
 Array = npt.NDArray[Any]
@@ -50,18 +50,14 @@ class History:
 
 
 def read_history(path: Path) -> History:
-    """Read a dynamics.npz."""
-    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-        lps = file["lps"] if "lps" in file else None
-        history = History(file["index"], file["epochs"], file["margin"], file["weight"], file["correct"], lps)
+    """Read a dynamics.npz; one of `UNREADABLE` where it is damaged."""
+    file = read_arrays(path)
+    lps = file.get("lps")
+    history = History(file["index"], file["epochs"], file["margin"], file["weight"], file["correct"], lps)
     parts = (history.margin, history.weight, history.correct, *(() if lps is None else (lps,)))
     if {part.shape for part in parts} != {(len(history.epochs), len(history.index))}:
         raise ValueError("its arrays do not fit each other")
     return history
-
-
-UNREADABLE = (OSError, ValueError, KeyError, EOFError, BadZipFile)
-"""What reading a damaged dynamics.npz raises."""
 
 
 @dataclass(frozen=True, eq=False)

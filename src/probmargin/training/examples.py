@@ -2,12 +2,12 @@
 
 from copy import copy
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from probmargin.core.arrays import UNREADABLE, read_arrays
 from probmargin.core.errors import UsageError
 from probmargin.core.losses import is_correct, probabilistic_margin
 from probmargin.core.types import Labels
@@ -53,11 +53,11 @@ class Dynamics:
         if not path.exists():
             return
         try:
-            with np.load(path, allow_pickle=False) as file:
-                lps = file["lps"] if "lps" in file else np.full(file["margin"].shape, np.nan)
-                parts = [file["margin"], file["weight"], file["correct"], lps]
-                epochs = file["epochs"].tolist()
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            file = read_arrays(path)
+            lps = file["lps"] if "lps" in file else np.full(file["margin"].shape, np.nan)
+            parts = [file["margin"], file["weight"], file["correct"], lps]
+            epochs = file["epochs"].tolist()
+        except UNREADABLE as error:
             raise UsageError(f"{path} cannot be read ({error}); delete it, or leave --dynamics out") from None
         for row, epoch in enumerate(epochs):
             if epoch < before:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from probmargin.reporting.dynamics import UNREADABLE, History, Labels, example, read_history, summarise
+from probmargin.core.arrays import UNREADABLE
+from probmargin.reporting.dynamics import History, Labels, example, read_history, summarise
 
 Array = npt.NDArray[Any]
 Entry = dict[str, Any]
