@@ -26,7 +26,8 @@ from probmargin.methods.resolve import METHODS, resolve
 from probmargin.models.build import build_model
 from probmargin.runs.run import open_run
 from probmargin.training.drop_in import loss_recipe
-from probmargin.training.guards import check_every_epoch, idle_weights, other_scale, rate_of_sgd, short_reach
+from probmargin.training.refusals import check_every_epoch
+from probmargin.training.remarks import idle_weights, other_scale, rate_of_sgd, short_reach
 from probmargin.training.validation import ball_of
 
 OWN_MARGIN = ("margin=pm_adv", "weight=sigmoid", "attack=pgd")

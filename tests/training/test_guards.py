@@ -20,18 +20,16 @@ from probmargin.methods.method import Phase
 from probmargin.methods.resolve import resolve
 from probmargin.runs.run import open_run
 from probmargin.training.guards import (
+    TrainingStopped,
     above_chance,
     chance_line,
     check_collapse,
-    check_crop,
-    check_every_epoch,
-    check_last_batch,
     luck,
     out_of_memory_named,
-    split_directions,
 )
-from probmargin.training.loop import TrainingStopped
 from probmargin.training.progress import Reporter
+from probmargin.training.refusals import check_crop, check_every_epoch, check_last_batch
+from probmargin.training.remarks import split_directions
 from probmargin.training.stepper import Stepper
 from probmargin.weights.hinge import Hinge
 from probmargin.weights.normalizers import Fixed

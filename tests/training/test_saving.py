@@ -25,7 +25,7 @@ from probmargin.engine.lock import LOCK, held
 from probmargin.methods.resolve import resolve
 from probmargin.runs.run import Run, open_run
 from probmargin.training.examples import Dynamics
-from probmargin.training.loop import TrainingStopped
+from probmargin.training.guards import TrainingStopped
 
 STATEFUL = replace(recipe("mail-awp", epochs=4), ema=resolve("at", settings={"ema.decay": 0.9}).ema)
 """Weights, momentum, a moving average and perturbed weights; four epochs of three batches with 16 held out."""

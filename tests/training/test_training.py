@@ -20,7 +20,7 @@ from probmargin.methods.method import Phase
 from probmargin.methods.resolve import METHODS, resolve
 from probmargin.reporting.cells import deviation
 from probmargin.runs.run import open_run
-from probmargin.training.loop import TrainingStopped
+from probmargin.training.guards import TrainingStopped
 from probmargin.training.progress import Reporter
 from probmargin.training.request import TrainRequest
 from probmargin.training.train import train

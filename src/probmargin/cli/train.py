@@ -74,8 +74,8 @@ def train(
     from probmargin.methods.propose import propose
     from probmargin.runs.run import Run
     from probmargin.training.dry_run import dry_run as forecast_run
-    from probmargin.training.guards import parse_epochs
     from probmargin.training.progress import Reporter
+    from probmargin.training.refusals import parse_epochs
     from probmargin.training.request import TrainRequest
     from probmargin.training.train import train as run_training
 

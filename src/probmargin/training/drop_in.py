@@ -27,9 +27,9 @@ from probmargin.models.checks import (
     check_logits,
     writes,
 )
-from probmargin.training.guards import check_outside
 from probmargin.training.network import Network
 from probmargin.training.perturbation import awp_moves
+from probmargin.training.refusals import check_outside
 from probmargin.training.step import Batch, alone, attack_batch, batch_loss, view_of, weigh
 
 _ROUNDING = 1e-4

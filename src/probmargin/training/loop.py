@@ -19,7 +19,7 @@ from probmargin.training.examples import ROWS, Dynamics
 from probmargin.training.feed import Feed
 from probmargin.training.forecast import Pace
 from probmargin.training.guards import (
-    TrainingStopped as TrainingStopped,
+    TrainingStopped,
     above_chance,
     chance_line,
     check_collapse,

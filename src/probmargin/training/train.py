@@ -29,21 +29,6 @@ from probmargin.training.examples import Dynamics, empty_examples
 from probmargin.training.feed import Placement, check_placement, place
 from probmargin.training.folder import Beginning
 from probmargin.training.fork import Fork, Wishes, parse_fork
-from probmargin.training.guards import (
-    averages,
-    check_batch,
-    check_crop,
-    check_every_epoch,
-    check_kept_epochs,
-    check_last_batch,
-    check_outside,
-    check_phases,
-    idle_weights,
-    other_scale,
-    rate_of_sgd,
-    short_reach,
-    split_directions,
-)
 from probmargin.training.layers import own_draws
 from probmargin.training.loop import LoopSettings, Trainer, Watchers
 from probmargin.training.model import make_model
@@ -51,13 +36,20 @@ from probmargin.training.own_parts import check_own_parts
 from probmargin.training.perturbation import moved_by_awp
 from probmargin.training.plugins import plugin_facts
 from probmargin.training.progress import Reporter, chosen_line
+from probmargin.training.refusals import (
+    check_batch,
+    check_crop,
+    check_every_epoch,
+    check_kept_epochs,
+    check_last_batch,
+    check_outside,
+    check_phases,
+)
+from probmargin.training.remarks import remarks
 from probmargin.training.request import TrainRequest
 from probmargin.training.state import TrainState
 from probmargin.training.training_set import prepare
 from probmargin.training.validation import Monitors, Validation, parse_monitors
-
-_REMARKS = (short_reach, split_directions, idle_weights, other_scale, averages, rate_of_sgd)
-"""What is said of a recipe before it is trained."""
 
 
 def train(method: Method, data: DataSet, request: TrainRequest, reporter: Reporter) -> tuple[Run, nn.Module]:
@@ -190,8 +182,7 @@ class Training:
         """Say what is imported and what the data is like, before time is spent."""
         check_folder(self.request.out, "--out")
         named = origin(self.request.model) if isinstance(self.request.model, str) else None
-        remarks = (look(self.method) for look in _REMARKS)
-        for line in filter(None, (named, *self.data.notes, imbalance(self.data), *remarks)):
+        for line in filter(None, (named, *self.data.notes, imbalance(self.data), *remarks(self.method))):
             self.reporter.say(line)
 
     def _fingerprint(self) -> str:
