@@ -62,10 +62,7 @@ def _checksum(path: Path) -> str:
 
 def file_hash(path: Path) -> str:
     """Sixteen hex digits that identify a file's content."""
-    if path.is_dir() and (states := in_order(path.glob("checkpoints/state-*.safetensors"))):
-        raise UsageError(f"{path} is a run's folder; give a file of its weights, --checkpoint {typed(states[-1])}")
-    if not path.is_file():
-        raise UsageError(f"there is no checkpoint file {path}; give a .safetensors, .pt or .pth file")
+    _check_is_file(path)
     return _checksum(path)[:16]
 
 
