@@ -8,7 +8,7 @@ from probmargin.experiments.plan import Planned
 from probmargin.experiments.work import Task
 from probmargin.methods.method import Method
 from probmargin.reporting.spec import ColumnSpec
-from probmargin.training.dry_run import Asked, Shape, shape_of, timed
+from probmargin.training.dry_run import Shape, shape_of, timed
 
 TEST_IMAGES = {"cifar10": 10_000, "cifar100": 10_000, "svhn": 26_032, "digits": 360}
 _STEPS = {"nat": 1, "cw": 20, "apgd-ce": 100, "aa": 2_200}
@@ -59,7 +59,7 @@ class Forecaster:
         key = (task.data, task.model)
         if key not in self.known:
             shape = shape_of(task.data, lambda: load(task.data, task.data_dir))
-            found = timed(task.recipe, Asked(task.model, task.device), shape=shape)
+            found = timed(task.recipe, task.model, task.device, shape=shape)
             self.known[key] = shape, found.seconds_per_image / training_passes(task.recipe)
         return self.known[key]
 

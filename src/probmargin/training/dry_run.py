@@ -1,10 +1,8 @@
 """What a run would be, without starting it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from probmargin.core.records import coerce
 from probmargin.data.dataset import DataSet, ImageSet
@@ -21,16 +19,6 @@ from probmargin.training.train import Training
 from probmargin.training.validation import parse_monitors
 
 Shape = tuple[int, int, int, int, int]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The network, and what it would run on."""
-
-    model: str
-    device: str | None = None
-    precision: str | None = None
-    compile: str = "default"
 
 
 def dry_run(method: Method, request: TrainRequest, *, data: str, load: Callable[[], DataSet]) -> str:
@@ -54,10 +42,13 @@ def dry_run(method: Method, request: TrainRequest, *, data: str, load: Callable[
     return "\n".join([*notes.said, line])
 
 
-def timed(method: Method, asked: Asked, *, shape: Shape) -> Measured:
+def timed(method: Method, model: str, asked_device: str | None, *, shape: Shape) -> Measured:
     """Time a few steps on images of a shape."""
-    network, hardware = _prepare(shape, asked)
-    return measure(method, network, shape, hardware)
+    device = pick_device(asked_device)
+    precision, _ = pick_precision(None, device)
+    set_precision(precision)
+    network = build_model(model, num_classes=shape[4], in_channels=shape[1], seed=0).to(device)
+    return measure(method, network, shape, Hardware(precision))
 
 
 def shape_of(data: str, load: Callable[[], DataSet]) -> Shape:
@@ -66,14 +57,6 @@ def shape_of(data: str, load: Callable[[], DataSet]) -> Shape:
         return SHAPES[data]
     found = load()
     return (len(found.train), found.channels, *found.image_size, found.num_classes)
-
-
-def _prepare(shape: Shape, asked: Asked) -> tuple[nn.Module, Hardware]:
-    device = pick_device(asked.device)
-    precision, _ = pick_precision(asked.precision, device)
-    set_precision(precision)
-    network = build_model(asked.model, num_classes=shape[4], in_channels=shape[1], seed=0).to(device)
-    return network, Hardware(precision, compile=coerce(asked.compile, CompileMode, "--compile"))
 
 
 class _Notes(Reporter):
