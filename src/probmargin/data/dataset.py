@@ -205,9 +205,7 @@ def _num_classes(labels: torch.Tensor, named: int | None) -> int:
     return high + 1
 
 
-def from_torch_datasets(
-    name: str, train: Dataset[Any], test: Dataset[Any], classes: Sequence[str] | None = None
-) -> DataSet:
+def from_torch_datasets(name: str, train: Dataset[Any], test: Dataset[Any]) -> DataSet:
     """Make a DataSet from map-style torch datasets giving (image, label).
 
     An image is a float tensor in [0, 1], a uint8 tensor, or a PIL image. Every example is read once, so a
@@ -221,7 +219,7 @@ def from_torch_datasets(
             pairs.append(_read_all(part))
         except UsageError as error:
             raise UsageError(f"{name}, {which}: {error}") from None
-    return from_arrays(name, pairs[0], pairs[1], classes)
+    return from_arrays(name, pairs[0], pairs[1])
 
 
 def _read_all(dataset: Dataset[Any]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -53,7 +53,6 @@ def load_folder(
     path: Path,
     *,
     image_size: int | None = None,
-    grayscale: bool | None = None,
     in_files: bool | None = None,
     needs_train: bool = True,
 ) -> DataSet:
@@ -85,7 +84,7 @@ def load_folder(
     if len(classes) < 2:
         raise UsageError(f"{roots[0]} holds one class only ({classes[0]}): add a folder for a second class")
     files = [file for listing in listings for group in listing.values() for file in group]
-    target = _choose_format(files, image_size, grayscale)
+    target = _choose_format(files, image_size)
     if in_files is None:
         in_files = len(files) * target.values > free_memory() // 2
     parts: list[ImageSet] = [_unread(listing, target) for listing in listings]
@@ -185,7 +184,7 @@ def _unreadable(file: Path, error: Exception) -> Unreadable:
     return Unreadable(file, " ".join(str(error).split()) or type(error).__name__)
 
 
-def _choose_format(files: list[Path], image_size: int | None, grayscale: bool | None) -> _Format:
+def _choose_format(files: list[Path], image_size: int | None) -> _Format:
     """Decide size and mode from the headers alone, before any pixel is decoded."""
     sizes, modes, wrong = set(), set(), list[Unreadable]()
     for file in files:
@@ -204,8 +203,7 @@ def _choose_format(files: list[Path], image_size: int | None, grayscale: bool | 
         width = height = image_size
     elif len(sizes) > 1 or max(width, height) > _LARGEST_NATIVE:
         width = height = _RESIZED
-    grey = modes <= set(_GREY_MODES) if grayscale is None else grayscale
-    return _Format(height, width, "L" if grey else "RGB")
+    return _Format(height, width, "L" if modes <= set(_GREY_MODES) else "RGB")
 
 
 def _unread(listing: dict[str, list[Path]], target: _Format) -> FileImageSet:
