@@ -16,6 +16,7 @@ from probmargin.engine.files import read_json_object
 from probmargin.engine.shapes import misfit_audit, misfit_evaluation
 from probmargin.evaluation.parts import weights_hash
 from probmargin.evaluation.run_data import data_of
+from probmargin.evaluation.subject import first_images
 from probmargin.methods.method import Method
 from probmargin.models.build import origin
 from probmargin.runs.run import Run, open_run
@@ -90,9 +91,7 @@ def open_exported(request: ExportRequest, log: Say) -> Exported:
     model = model.to("cpu").eval()
     data = request.data_set or data_of(run, request.data, request.data_dir)
     count = min(NUM_EXAMPLES, len(data.test)) if request.num_examples is None else request.num_examples
-    if not 1 <= count <= len(data.test):
-        raise UsageError(f"--num-examples must be from 1 to {len(data.test)}, not {count}")
-    test = data.test.take(range(count))
+    test = first_images(data.test, count)
     if request.results is None:
         evaluation = _evaluation(run, model, log, is_last=request.checkpoint is None)
     else:
