@@ -53,6 +53,7 @@ def load_folder(
     path: Path,
     *,
     image_size: int | None = None,
+    image_shape: tuple[int, int, int] | None = None,
     in_files: bool | None = None,
     needs_train: bool = True,
 ) -> DataSet:
@@ -60,12 +61,13 @@ def load_folder(
 
     Images of one common size up to 64 keep it; otherwise, or to `image_size`, all are squashed to a square
     (32 by default) by antialiased bilinear resizing. They are turned as their EXIF data says, stay grey if every one
-    is grey and else become RGB; what is transparent becomes white. Class numbers follow the sorted folder names. Which
-    pictures are the 20 % hangs on CLASS/NAME alone, so one that is added moves at most one other of its class. Test
-    images come in a mixed order, always the same, so that the first N are a fair sample; `index` is the place in the
-    order of the files. With `in_files`, or where they would take more than half of the free memory, training images
-    stay in their files and are read when a batch asks for them. Unless it `needs_train`, PATH/test/CLASS/* alone will
-    do; there a class without pictures keeps its number by an empty folder.
+    is grey and else become RGB, unless an `image_shape` (C, H, W) says otherwise; what is transparent becomes white.
+    Class numbers follow the sorted folder names. Which pictures are the 20 % hangs on CLASS/NAME alone, so one that is
+    added moves at most one other of its class. Test images come in a mixed order, always the same, so that the first N
+    are a fair sample; `index` is the place in the order of the files. With `in_files`, or where they would take more
+    than half of the free memory, training images stay in their files and are read when a batch asks for them. Unless
+    it `needs_train`, PATH/test/CLASS/* alone will do; there a class without pictures keeps its number by an empty
+    folder.
     """
     path = path.expanduser()
     if not path.is_dir():
@@ -84,18 +86,21 @@ def load_folder(
     if len(classes) < 2:
         raise UsageError(f"{roots[0]} holds one class only ({classes[0]}): add a folder for a second class")
     files = [file for listing in listings for group in listing.values() for file in group]
-    target = _choose_format(files, image_size)
+    target, odd_one = _choose_format(files, image_size, image_shape)
     if in_files is None:
         in_files = len(files) * target.values > free_memory() // 2
     parts: list[ImageSet] = [_unread(listing, target) for listing in listings]
-    notes = tuple(filter(None, (_resized(files, target, image_size), _skipped(listings, path))))
+    is_asked = image_size is not None or image_shape is not None
+    resized = "" if is_asked or odd_one is None else _resized(odd_one, target)
+    skipped = _skipped(listings, path)
     if is_judged:
         test = mixed(parts[0]).to("cpu")
-        return DataSet(f"folder:{path}", no_images(test), test, classes, notes)
+        return DataSet(f"folder:{path}", no_images(test), test, classes, tuple(filter(None, (resized, skipped))))
     train, test = parts if len(parts) == 2 else _split(parts[0], listings[0], path)
+    share = "" if needs_train or len(parts) == 2 else _share(len(test), len(files), path)
     train, test = train if in_files else train.to("cpu"), mixed(test).to("cpu")
     names = tuple(f"{name}/{file.name}" for name, group in listings[0].items() for file in group)
-    return DataSet(f"folder:{path}", train, test, classes, notes, names)
+    return DataSet(f"folder:{path}", train, test, classes, tuple(filter(None, (resized, skipped, share))), names)
 
 
 def _roots(path: Path, needs_train: bool) -> list[Path]:
@@ -129,16 +134,18 @@ def _pictures(folder: Path) -> list[Path]:
     return [file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES and file.name[0] != "."]
 
 
-def _resized(files: list[Path], target: _Format, image_size: int | None) -> str:
+def _resized(odd_one: tuple[Path, tuple[int, int]], target: _Format) -> str:
     """A line where pictures lose their size unasked."""
-    with Image.open(files[0]) as image:
-        width, height = _upright(image)
-    if image_size is not None or (width, height) == (target.width, target.height):
-        return ""
+    file, (width, height) = odd_one
     return (
-        f"pictures such as {files[0].name} of {width}x{height} are resized to {target.width}x{target.height}: "
+        f"pictures such as {file.name} of {width}x{height} are resized to {target.width}x{target.height}: "
         "choose another size with --image-size N"
     )
+
+
+def _share(judged: int, total: int, path: Path) -> str:
+    """A line where a part of the pictures is judged."""
+    return f"{judged} of the {total} pictures in {path} are judged, as its test set: put all into {path}/test for more"
 
 
 def _skipped(listings: list[dict[str, list[Path]]], path: Path) -> str:
@@ -184,13 +191,15 @@ def _unreadable(file: Path, error: Exception) -> Unreadable:
     return Unreadable(file, " ".join(str(error).split()) or type(error).__name__)
 
 
-def _choose_format(files: list[Path], image_size: int | None) -> _Format:
-    """Decide size and mode from the headers alone, before any pixel is decoded."""
-    sizes, modes, wrong = set(), set(), list[Unreadable]()
+def _choose_format(
+    files: list[Path], image_size: int | None, image_shape: tuple[int, int, int] | None
+) -> tuple[_Format, tuple[Path, tuple[int, int]] | None]:
+    """Decide size and mode from the headers alone, before any pixel is decoded; and one picture of another size."""
+    sizes, modes, wrong = dict[tuple[int, int], Path](), set(), list[Unreadable]()
     for file in files:
         try:
             with Image.open(file) as image:
-                sizes.add(_upright(image))
+                sizes.setdefault(_upright(image), file)
                 modes.add(image.mode)
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             wrong.append(_unreadable(file, error))
@@ -199,11 +208,15 @@ def _choose_format(files: list[Path], image_size: int | None) -> _Format:
             raise UsageError(f"{file} has more than 8 bits a channel (mode {image.mode}): save it with 8 bits")
     raise_together(wrong)
     width, height = next(iter(sizes))
-    if image_size is not None:
+    channels = 1 if modes <= set(_GREY_MODES) else 3
+    if image_shape is not None:
+        channels, height, width = image_shape
+    elif image_size is not None:
         width = height = image_size
     elif len(sizes) > 1 or max(width, height) > _LARGEST_NATIVE:
         width = height = _RESIZED
-    return _Format(height, width, "L" if modes <= set(_GREY_MODES) else "RGB")
+    odd_one = next(((file, size) for size, file in sizes.items() if size != (width, height)), None)
+    return _Format(height, width, "L" if channels == 1 else "RGB"), odd_one
 
 
 def _unread(listing: dict[str, list[Path]], target: _Format) -> FileImageSet:

@@ -10,6 +10,7 @@ from probmargin.core.errors import UsageError
 from probmargin.data.checks import Array
 from probmargin.data.dataset import DataSet, from_arrays, from_torch_datasets
 from probmargin.data.loader import load
+from probmargin.data.order import fairly_ordered
 
 Arrays: TypeAlias = tuple[Any, Any]
 """Images and labels, as arrays or tensors."""
@@ -35,10 +36,10 @@ def as_data_set(
         raise UsageError("data is given as loaders: pass what they load, (train_loader.dataset, test_loader.dataset)")
     train, test = cast(tuple[Any, Any], data)
     if isinstance(train, Dataset) and isinstance(test, Dataset):
-        return from_torch_datasets("datasets", train, test)
+        return fairly_ordered(from_torch_datasets("datasets", train, test))
     if not all(isinstance(part, tuple | list) and len(part) == 2 for part in data):
         raise UsageError(f"data is given as a pair of {type(train).__name__}: pass {_KINDS}")
-    return from_arrays("arrays", (train[0], train[1]), (test[0], test[1]))
+    return fairly_ordered(from_arrays("arrays", (train[0], train[1]), (test[0], test[1])))
 
 
 def collected(data: Any) -> tuple[Array, Array]:

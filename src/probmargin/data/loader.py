@@ -32,14 +32,16 @@ def load(
     *,
     download: bool = False,
     image_size: int | None = None,
+    image_shape: tuple[int, int, int] | None = None,
     in_files: bool | None = None,
     needs_train: bool = True,
 ) -> DataSet:
     """Load digits, cifar10, cifar100, svhn, folder:PATH or npz:FILE.
 
     CIFAR and SVHN are read from `data_dir`, or else from the folder that PROBMARGIN_DATA names; only with
-    `download` are they fetched into it when missing. `image_size` and `in_files` are for folder:PATH. A Path is that
-    of a folder or of an .npz file. To judge a model, test images alone will do: then `needs_train` is False.
+    `download` are they fetched into it when missing. `image_size`, a side, and `in_files` are for folder:PATH; so is
+    `image_shape`, the (C, H, W) that a run was trained on. A Path is that of a folder or of an .npz file. To judge a
+    model, test images alone will do: then `needs_train` is False.
     """
     spec = spec if isinstance(spec, str) else f"{'npz' if spec.suffix == '.npz' else 'folder'}:{spec}"
     kind, colon, place = spec.partition(":")
@@ -48,7 +50,13 @@ def load(
             example = next(known for known in DESCRIPTIONS if known.startswith(kind))
             raise UsageError(f"data set {spec!r} names no place: write {example}")
         if kind == "folder":
-            return load_folder(Path(place), image_size=image_size, in_files=in_files, needs_train=needs_train)
+            return load_folder(
+                Path(place),
+                image_size=image_size,
+                image_shape=image_shape,
+                in_files=in_files,
+                needs_train=needs_train,
+            )
     elif colon or spec not in DESCRIPTIONS:
         raise unknown_name("data set", spec, DESCRIPTIONS)
     if image_size is not None:

@@ -1,6 +1,5 @@
 """Arrays of a user's own in one .npz file."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy.typing as npt
 from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet, from_arrays
 from probmargin.data.judged import from_test_arrays
-from probmargin.data.order import is_by_class, mixed
+from probmargin.data.order import fairly_ordered
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 _JUDGED = (("x_test", "y_test"), ("x", "y"), ("images", "labels"))
@@ -40,7 +39,7 @@ def load_npz(path: Path, *, needs_train: bool = True) -> DataSet:
         if len(parts) == 1
         else from_arrays(name, parts[0], parts[1], classes)
     )
-    return replace(data, test=mixed(data.test)) if is_by_class(data.test.labels) else data
+    return fairly_ordered(data)
 
 
 def _pairs(path: Path, arrays: dict[str, npt.NDArray[Any]], needs_train: bool) -> list[tuple[str, str]]:

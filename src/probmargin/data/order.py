@@ -1,14 +1,21 @@
 """The order of test images, of which many commands take the first few."""
 
+from dataclasses import replace
+
 import torch
 
-from probmargin.data.dataset import ImageSet
+from probmargin.data.dataset import DataSet, ImageSet
 from probmargin.data.seeds import stream
 
 
 def mixed(test: ImageSet) -> ImageSet:
     """Return the examples in a mixed order that their number alone decides, so that the first N are a fair sample."""
     return test.take(torch.randperm(len(test), generator=stream("test order", 0)))
+
+
+def fairly_ordered(data: DataSet) -> DataSet:
+    """The data with its test images mixed where they lie class by class."""
+    return replace(data, test=mixed(data.test)) if is_by_class(data.test.labels) else data
 
 
 def is_by_class(labels: torch.Tensor) -> bool:

@@ -38,9 +38,19 @@ def evaluate_given(
     chosen, bare = pick_device(device), unwrapped(model)
     found = next((tensor.device for tensor in (*bare.parameters(), *bare.buffers())), chosen)
     try:
-        return _judged(bare.to(chosen), x, labels, attacks, settings, chosen)
+        results = _judged(bare.to(chosen), x, labels, attacks, settings, chosen)
     finally:
         bare.to(found)
+    results["warnings"] += _one_class_first(labels, settings.aa_examples)
+    return results
+
+
+def _one_class_first(labels: torch.Tensor, first: int | None) -> list[str]:
+    """A line where AutoAttack's part of the images has one class of several: they lie class by class."""
+    classes = len(labels.unique())
+    if first is None or classes == 1 or min(first, len(labels)) < 2 or len(labels[:first].unique()) > 1:
+        return []
+    return [f"the first {first} images are of 1 of the {classes} classes: shuffle them, or judge all"]
 
 
 def _judged(

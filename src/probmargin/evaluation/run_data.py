@@ -34,19 +34,32 @@ def data_of(
     name = data or str(record["data"])
     if data is None and name.partition(":")[0] not in KINDS:
         raise UsageError(f"{run.path} was trained on data from Python ({name}); give the same with --data npz:FILE")
-    size = image_size_of(record, name)
-    found = load(name, data_dir, download=download, image_size=size, needs_train=needs_train)
-    if not len(found.train):
-        found = _among(tuple(record.get("class_counts") or ()), found)
-    if not is_own(run, found):
-        _check_classes(run, found)
+    shape = image_shape_of(record, name)
+    found = load(name, data_dir, download=download, image_shape=shape, needs_train=needs_train)
+    if is_own(run, found):
+        return found
+    _check_shape(run, found)
+    own = tuple(record.get("class_counts") or ())
+    found = with_names(own, str(run.path), found)
+    if own and len(own) != found.num_classes:
+        raise UsageError(
+            f"{found.name} has {found.num_classes} classes and {run.path} {len(own)}; give data with the run's own"
+        )
     return found
 
 
-def image_size_of(record: Mapping[str, Any], name: str) -> int | None:
-    """The side that a run brought the pictures of a folder to; None where loading them says it."""
-    _, height, width = record.get("image_shape") or (0, 0, 1)
-    return int(height) if name.startswith("folder:") and height == width else None
+def image_shape_of(record: Mapping[str, Any], name: str) -> tuple[int, int, int] | None:
+    """What a run brought the pictures of a folder to, (C, H, W); None where they are no folder's."""
+    shape = record.get("image_shape") if name.startswith("folder:") else None
+    return (int(shape[0]), int(shape[1]), int(shape[2])) if shape else None
+
+
+def _check_shape(run: Run, data: DataSet) -> None:
+    """Refuse images of another size or colour than the run's, which many networks take without a word."""
+    own, other = run.record.get("image_shape"), (data.channels, *data.image_size)
+    if own and tuple(own) != other:
+        trained, found = ("x".join(map(str, shape)) for shape in (own, other))
+        raise UsageError(f"{data.name} has images of {found}, {run.path} was trained on {trained}: bring them to that")
 
 
 def is_own(run: Run, data: DataSet) -> bool:
@@ -79,8 +92,21 @@ def check_state(run: Run, state: Path | None, out: Path | None) -> None:
         raise UsageError(f"the results in {run.path} are of its last state: give an --out FILE for those of {state}")
 
 
+def with_names(own: tuple[str, ...], whose: str, data: DataSet) -> DataSet:
+    """The data with a model's classes; refuse as many that stand for something else than the model's."""
+    if data.open_ended and own != _numbers(own) and set(own) == set(_numbers(own)):
+        raise UsageError(
+            f"the classes of {whose} are called by numbers, in the order {_listed(own)}, and {data.name} has labels "
+            "without names: add an array `classes` with the names of its labels 0, 1, ..."
+        )
+    if not len(data.train):
+        data = _among(own, data)
+    _check_classes(own, whose, data)
+    return data
+
+
 def _among(own: tuple[str, ...], data: DataSet) -> DataSet:
-    """Test images alone with a run's classes, of which some may not occur; those of other classes stay as they are."""
+    """Test images alone with a model's classes, of which some may not occur; those of other classes stay."""
     names = own[: data.num_classes] if data.open_ended else data.classes
     if len(names) < data.num_classes or not set(names) <= set(own):
         return data
@@ -88,24 +114,28 @@ def _among(own: tuple[str, ...], data: DataSet) -> DataSet:
     return replace(data, test=replace(data.test, labels=numbers[data.test.labels]), classes=own)
 
 
-def _check_classes(run: Run, data: DataSet) -> None:
-    """Refuse classes that stand for something else than the run's; numbers are no names, so they are let pass."""
-    own, other = tuple(run.record.get("class_counts") or data.classes), data.classes
-    if len(own) != len(other):
-        raise UsageError(
-            f"{data.name} has {len(other)} classes and {run.path} {len(own)}; give data with the run's own"
-        )
-    if own == other or _is_numbered(own) or _is_numbered(other):
+def _check_classes(own: tuple[str, ...], whose: str, data: DataSet) -> None:
+    """Refuse classes that stand for something else than a model's.
+
+    Numbers are no names, so they are let pass, unless they are the model's own names in another order.
+    """
+    other = data.classes
+    is_numbered = _numbers(own) in (own, other)
+    if own == other or len(own) != len(other) or (is_numbered and set(own) != set(other)):
         return
     place = next(place for place, (ours, theirs) in enumerate(zip(own, other, strict=True)) if ours != theirs)
     raise UsageError(
-        f"class {place} of {data.name} is {other[place]!r}, of {run.path} {own[place]!r}; name its classes as the run "
-        f"does, in this order ({', '.join(own[:10])}{', ...' if len(own) > 10 else ''})"
+        f"class {place} of {data.name} is {other[place]!r}, of {whose} {own[place]!r}; name its classes as the run "
+        f"does, in this order ({_listed(own)})"
     )
 
 
-def _is_numbered(names: tuple[str, ...]) -> bool:
-    return names == tuple(str(number) for number in range(len(names)))
+def _numbers(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(str(number) for number in range(len(names)))
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
 
 
 def with_classes_of(model: nn.Module, data: DataSet, name: str) -> DataSet:
@@ -122,7 +152,8 @@ def say_radius(run: Run | None, asked: str | None, eps: float, log: Say) -> None
         log(f"{run.path} was trained without an attack: eps is {radius(eps)}; give --eps to judge it as another run is")
 
 
-def say_lowest(data: DataSet, log: Say) -> None:
-    """Class numbers from 1 on, which the labels of test images alone do not betray."""
-    if data.open_ended and int(data.test.labels.min()) == 1:
-        log(f"the lowest label of {data.name} is 1: class numbers start at 0; subtract 1 if yours start at 1")
+def lowest_label(data: DataSet) -> str:
+    """A line on class numbers from 1 on, which the labels of test images alone do not betray."""
+    if not data.open_ended or int(data.test.labels.min()) != 1:
+        return ""
+    return f"the lowest label of {data.name} is 1: class numbers start at 0; subtract 1 if yours start at 1"

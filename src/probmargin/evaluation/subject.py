@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -31,7 +31,7 @@ from probmargin.evaluation.verdicts import Verdicts
 from probmargin.models.build import build_model, origin
 from probmargin.models.checks import check_gradient, check_logits
 from probmargin.runs.run import Run, open_run
-from probmargin.runs.weights import classes_of, with_weights
+from probmargin.runs.weights import class_names, classes_of, with_weights
 
 WITHOUT_GRADIENTS = {"nat", "square"}
 """Attacks that a model without gradients can be judged by."""
@@ -193,34 +193,43 @@ def _shard(request: EvaluationRequest, world: World, place: Place) -> Shard:
     return Shard(world.rank, world.size)
 
 
-def open_subject(request: EvaluationRequest, log: Say) -> tuple[Run | None, nn.Module, DataSet, dict[str, str]]:
-    """The run, if it is one, the model, the data, and what the model's layers were set to before its first pass.
+Opened: TypeAlias = tuple[Run | None, nn.Module, DataSet, dict[str, str]]
+"""The run, if it is one, the model, the data, and what the model's layers were set to before its first pass."""
 
-    Says which file of the user's a model comes from.
-    """
-    if request.run is not None:
-        if request.model:
-            raise UsageError("a run has its own model: give a run's folder, or --model with --checkpoint, not both")
-        if request.image_size is not None:
-            raise UsageError("a run takes pictures in the size it was trained on: leave out --image-size")
-        run = open_run(request.run)
-        _say_origin(run.record["model"] if run.record.get("model_settings") else "", log)
-        run_data.check_state(run, request.checkpoint, request.out)
-        model, notes = run.load_model(request.checkpoint)
-        for note in notes:
-            log(note)
-        found = run_data.data_of(run, request.data, request.data_dir, download=request.download, needs_train=False)
-        run_data.say_lowest(found, log)
-        built = settings_of_layers(model)
-        found = run_data.with_classes_of(model, found, str(request.run))
-        run_data.check_data(run, found, is_named=request.data is not None, has_out=request.out is not None)
-        return run, model, found, built
+
+def open_subject(request: EvaluationRequest, log: Say) -> Opened:
+    """What is to be judged; says which file of the user's a model comes from, and how other data was read."""
+    if request.run is None:
+        return _open_model(request, log)
+    if request.model:
+        raise UsageError("a run has its own model: give a run's folder, or --model with --checkpoint, not both")
+    if request.image_size is not None:
+        raise UsageError("a run takes pictures in the size it was trained on: leave out --image-size")
+    run = open_run(request.run)
+    _say_origin(run.record["model"] if run.record.get("model_settings") else "", log)
+    run_data.check_state(run, request.checkpoint, request.out)
+    model, notes = run.load_model(request.checkpoint)
+    for note in notes:
+        log(note)
+    found = run_data.data_of(run, request.data, request.data_dir, download=request.download, needs_train=False)
+    if not run_data.is_own(run, found):
+        _say_notes(found, log)
+    built = settings_of_layers(model)
+    found = run_data.with_classes_of(model, found, str(request.run))
+    run_data.check_data(run, found, is_named=request.data is not None, has_out=request.out is not None)
+    return run, model, found, built
+
+
+def _open_model(request: EvaluationRequest, log: Say) -> Opened:
+    """A model that was not trained here."""
     if request.model is None or request.data is None:
         raise UsageError("nothing is named to judge: give a run's folder, or --model, --checkpoint and --data")
     data = load(
         request.data, request.data_dir, download=request.download, image_size=request.image_size, needs_train=False
     )
-    run_data.say_lowest(data, log)
+    _say_notes(data, log)
+    if request.checkpoint is not None and (names := class_names(request.checkpoint)):
+        data = run_data.with_names(names, str(request.checkpoint), data)
     _say_origin(request.model, log)
     model = build_model(request.model, num_classes=data.num_classes, in_channels=data.channels)
     if request.checkpoint is not None:
@@ -233,6 +242,12 @@ def open_subject(request: EvaluationRequest, log: Say) -> tuple[Run | None, nn.M
         log(f"no --checkpoint is given: {request.model} is judged with {whose}")
     built = settings_of_layers(model)
     return None, model, run_data.with_classes_of(model, data, request.model), built
+
+
+def _say_notes(data: DataSet, log: Say) -> None:
+    """What a user should know of how other data than a run's own was read."""
+    for line in filter(None, (*data.notes, run_data.lowest_label(data))):
+        log(line)
 
 
 def _say_origin(name: str, log: Say) -> None:

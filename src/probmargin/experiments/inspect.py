@@ -14,7 +14,7 @@ from probmargin.data.dataset import DataSet
 from probmargin.data.label_noise import read_wrong_labels
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
-from probmargin.evaluation.run_data import image_size_of
+from probmargin.evaluation.run_data import image_shape_of
 from probmargin.experiments.followed import Subject, follow
 from probmargin.reporting.dynamics import History, Labels, disagreement, read_history, summarise
 from probmargin.reporting.folder import read_folder
@@ -93,7 +93,7 @@ def _data(run: Run, data_dir: Path | None) -> tuple[DataSet | None, str]:
     """The run's data set; or why it is not there, which costs no more than labels and names of classes."""
     record = run.record
     try:
-        data = load(record["data"], data_dir, image_size=image_size_of(record, record["data"]))
+        data = load(record["data"], data_dir, image_shape=image_shape_of(record, record["data"]))
     except UsageError as error:
         return None, f"labels and classes are not known: {error}"
     if data.fingerprint != record.get("data_fingerprint"):

@@ -15,7 +15,7 @@ from probmargin.data.label_noise import read_wrong_labels
 from probmargin.data.loader import load
 from probmargin.engine.files import check_replaces, written_aside
 from probmargin.evaluation.protocol import PROTOCOLS
-from probmargin.evaluation.run_data import image_size_of
+from probmargin.evaluation.run_data import image_shape_of
 from probmargin.experiments.catalogue import find
 from probmargin.experiments.gallery import Choice, make_gallery, training_pictures
 from probmargin.experiments.grid import full_recipe
@@ -109,11 +109,11 @@ def _chosen(reports: Sequence[RunReport], folder: Folder) -> tuple[int, ...]:
 def _data(folder: Folder, request: ReportRequest, loaded: dict[str, DataSet | str]) -> DataSet | str:
     """The run's own data, or why it is not at hand."""
     name = str(folder.record.get("data", ""))
-    size = image_size_of(folder.record, name)
-    key = f"{name} {size}"
+    shape = image_shape_of(folder.record, name)
+    key = f"{name} {shape}"
     if key not in loaded:
         try:
-            loaded[key] = load(name, request.data_dir, image_size=size)
+            loaded[key] = load(name, request.data_dir, image_shape=shape)
         except (UsageError, OSError) as error:
             loaded[key] = str(error)
     data = loaded[key]

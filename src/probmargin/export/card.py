@@ -58,16 +58,16 @@ def make_card(subject: Exported, file: str, form: str, check: Check, licence: st
             "parameters": sum(parameter.numel() for parameter in subject.model.parameters()),
             "weights": weights_hash(subject.model),
             "input": f"float32 images (batch, {', '.join(map(str, subject.x.shape[1:]))}), values in [0, 1]",
-            "output": f"logits (batch, {subject.data.num_classes})",
+            "output": f"logits (batch, {len(subject.classes)})",
             "normalisation": {"mean": mean_std[0], "std": mean_std[1]} if mean_std else "none",
-            "classes": list(subject.data.classes),
+            "classes": list(subject.classes),
         },
         "recipe": subject.recipe.plain(),
         "recipe_hash": subject.recipe.hash(),
         "threat_model": {"norm": norm, "eps": eps, "eps_text": radius(eps)},
         "training": {
-            "data": subject.data.name,
-            "images": len(subject.data.train) - (record.get("validation") or 0),
+            "data": record["data"],
+            "images": _trained_on(subject) - (record.get("validation") or 0),
             "held_out": record.get("validation") or 0,
             "label_noise": record.get("label_noise"),
             "data_fingerprint": record.get("data_fingerprint"),
@@ -86,6 +86,12 @@ def make_card(subject: Exported, file: str, form: str, check: Check, licence: st
         "check_after_export": check.plain(),
         "exported_at_commit": commit(),
     }
+
+
+def _trained_on(subject: Exported) -> int:
+    """Images of the training set, by the record: the data at hand may be other data that the file is checked on."""
+    counts = subject.record.get("class_counts")
+    return sum(counts.values()) if counts else len(subject.data.train)
 
 
 def _accuracy(evaluation: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
 
@@ -20,9 +19,7 @@ from probmargin.core.types import Classifier, Images, Logits
 from probmargin.engine.checkpoints import write_tensors
 from probmargin.export.subject import Exported
 from probmargin.models.build import build_model
-
-_KEY = "probmargin"
-"""Under this name a safetensors file says how its model is built."""
+from probmargin.runs.weights import EXPORT_KEY, NO_FACTS, exported_facts
 
 
 def write_safetensors(subject: Exported, path: Path) -> None:
@@ -30,7 +27,7 @@ def write_safetensors(subject: Exported, path: Path) -> None:
     facts = {
         "model": subject.record["model"],
         "settings": subject.settings,
-        "classes": list(subject.data.classes),
+        "classes": list(subject.classes),
         "seed": subject.record["seed"],
         "recipe_hash": subject.recipe.hash(),
     }
@@ -40,7 +37,7 @@ def write_safetensors(subject: Exported, path: Path) -> None:
 def write_network(path: Path, network: nn.Module, facts: dict[str, Any]) -> None:
     """A network's weights, with the facts that `load_model` reads: name and settings of the model, the run's seed."""
     tensors = {name: tensor.contiguous().clone() for name, tensor in network.state_dict().items()}
-    write_tensors(path, tensors, {"format": "pt", _KEY: json.dumps(facts)})
+    write_tensors(path, tensors, {"format": "pt", EXPORT_KEY: json.dumps(facts)})
 
 
 def read_safetensors(path: Path, subject: Exported) -> Classifier:
@@ -68,9 +65,8 @@ def load_model(path: Path, model: str | None = None) -> nn.Module:
     if reader := _READERS.get(path.suffix):
         raise UsageError(f"{path} is no safetensors file: use {reader} for it")
     try:
-        with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {}).get(_KEY, "null"))
-    except (SafetensorError, OSError, json.JSONDecodeError) as error:
+        facts = exported_facts(path)
+    except NO_FACTS as error:
         raise UsageError(f"{path} cannot be read as a safetensors file ({error}); export it again") from None
     if not facts or facts.get("settings") is None:
         raise UsageError(f"{path} does not say how its model is built; build it and load the weights yourself")

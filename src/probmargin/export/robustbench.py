@@ -67,7 +67,7 @@ def claims(subject: Exported) -> dict[str, Any]:
         "authors": None,
         "additional_data": False,
         "number_forward_passes": 1,
-        "dataset": subject.data.name,
+        "dataset": subject.record["data"],
         "venue": "Unpublished",
         "architecture": architecture(str(subject.record["model"])),
         "eps": radius(judged),
@@ -80,8 +80,9 @@ def claims(subject: Exported) -> dict[str, Any]:
 
 def _full(subject: Exported, attack: str) -> str | None:
     """An accuracy in percent over all test images, by AutoAttack's standard where it is AutoAttack's."""
-    entry = (subject.evaluation or {}).get(attack)
-    if entry is None or entry["num_examples"] < len(subject.data.test) or entry.get("is_standard") is False:
+    evaluation = subject.evaluation or {}
+    entry, total = evaluation.get(attack), evaluation.get("test_images") or len(subject.data.test)
+    if entry is None or entry["num_examples"] < total or entry.get("is_standard") is False:
         return None
     return f"{100 * entry['accuracy' if attack == 'nat' else 'robust_accuracy']:.2f}"
 

@@ -15,7 +15,7 @@ from probmargin.data.dataset import DataSet
 from probmargin.engine.files import read_json_object
 from probmargin.engine.shapes import misfit_audit, misfit_evaluation
 from probmargin.evaluation.parts import weights_hash
-from probmargin.evaluation.run_data import data_of
+from probmargin.evaluation.run_data import data_of, is_own
 from probmargin.evaluation.subject import first_images
 from probmargin.methods.method import Method
 from probmargin.models.build import origin
@@ -76,6 +76,11 @@ class Exported:
         return self.record.get("model_settings")
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the model's classes, in the order of its outputs."""
+        return tuple(self.record.get("class_counts") or self.data.classes)
+
+    @property
     def ball(self) -> tuple[Norm, float]:
         """The norm and radius the recipe trains for."""
         return ball_of(self.recipe)
@@ -90,6 +95,11 @@ def open_exported(request: ExportRequest, log: Say) -> Exported:
     model, epochs = _model(run, request, log)
     model = model.to("cpu").eval()
     data = request.data_set or data_of(run, request.data, request.data_dir)
+    if request.data_set is None and request.data is None and not is_own(run, data):
+        raise UsageError(
+            f"{data.name} is not what {run.path} was trained on, it has changed since: bring it back, or check the "
+            f"file on it as other data with --data {typed(data.name)}"
+        )
     count = min(NUM_EXAMPLES, len(data.test)) if request.num_examples is None else request.num_examples
     test = first_images(data.test, count)
     if request.results is None:

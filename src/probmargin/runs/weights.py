@@ -1,10 +1,13 @@
 """Weights from a file into a network: what fits, what does not, and normalisation that comes with them."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from probmargin.core.errors import UsageError
@@ -13,6 +16,10 @@ from probmargin.engine.checkpoints import load_weights
 from probmargin.models.layers import Normalize
 
 Weights = Mapping[str, torch.Tensor]
+EXPORT_KEY = "probmargin"
+"""Under this name an exported safetensors file says how its model is built."""
+NO_FACTS = (SafetensorError, OSError, json.JSONDecodeError)
+"""What reading that raises of a file that is none."""
 _COUNTER = "num_batches_tracked"
 _SHOWN = 10
 """Names of one kind that are listed before a count."""
@@ -115,6 +122,21 @@ def _networks(model: nn.Module, weights: Weights) -> list[str]:
     wanted = {name for name in model.state_dict() if not name.endswith(_COUNTER)}
     prefixes = sorted({f"{name.partition('.')[0]}." for name in weights if "." in name})
     return [prefix for prefix in prefixes if all(f"{prefix}{name}" in weights for name in wanted)]
+
+
+def exported_facts(path: Path) -> Any:
+    """What an exported safetensors file says of its model; None where it says nothing."""
+    with safe_open(path, framework="pt") as file:
+        return json.loads((file.metadata() or {}).get(EXPORT_KEY, "null"))
+
+
+def class_names(path: Path) -> tuple[str, ...]:
+    """The names of the classes that an exported file carries; none where it has none."""
+    try:
+        facts = exported_facts(path)
+    except NO_FACTS:
+        return ()
+    return tuple(map(str, facts.get("classes") or ())) if isinstance(facts, dict) else ()
 
 
 def classes_of(path: Path, model: nn.Module) -> int | None:
