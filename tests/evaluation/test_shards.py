@@ -54,15 +54,16 @@ def test_joined_shards_are_the_whole(run: Path, tmp_path: Path, count: int) -> N
         assert path == run / "evaluation.json"
         assert json.loads(path.read_text(encoding="utf-8")) == results
     stored = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))
-    # Margins are logits of batches of other shapes: as close as those of each example below.
-    for group in ("clean", "worst_case"):
+    # Margins come from batches of other shapes: clean ones differ by rounding, and where a gradient is zero but for
+    # rounding an attack takes another step.
+    for group, close in (("clean", 1e-4), ("worst_case", 1e-3)):
         for name, values in expected["margins"].pop(group).items():
-            assert stored["margins"][group].pop(name) == pytest.approx(values, abs=1e-4)
+            assert stored["margins"][group].pop(name) == pytest.approx(values, abs=close)
         assert stored["margins"].pop(group) == {}
     assert timeless(stored) == timeless(expected)
     joined = np.load(run / "evaluation.npz")
     for name, values in arrays.items():
-        np.testing.assert_allclose(joined[name], values, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(joined[name], values, atol=1e-3 if name.endswith("_adv") else 1e-4, err_msg=name)
 
 
 def test_a_shard_that_another_machine_searched_says_so(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
