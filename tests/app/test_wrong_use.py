@@ -241,7 +241,7 @@ EVALUATIONS = [
     ("choose another --save-adversarial", ("--save-adversarial", "/proc/x.npz")),
     ("not both", ("--model", "small-cnn")),
     ("no attack is named", ("--attacks", "")),
-    ("does not take images of shape", ("--data", "npz:data.npz")),
+    ("run was trained on 1x8x8: bring them to that", ("--data", "npz:data.npz")),
 ]
 
 
