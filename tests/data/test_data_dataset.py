@@ -151,6 +151,30 @@ def test_wrong_torch_datasets(pairs: list[tuple[Any, Any]], message: str) -> Non
         from_torch_datasets("d", Pictures(pairs), Pictures(pairs))
 
 
+@pytest.mark.parametrize("mode", ["I;16", "I", "F"])
+def test_deep_pictures_of_torch_datasets_are_refused_rather_than_clipped(mode: str) -> None:
+    dtype = {"I;16": np.uint16, "I": np.int32, "F": np.float32}[mode]
+    deep = Image.fromarray(np.full((5, 4), 40000, dtype))
+    assert deep.mode == mode
+    pictures = Pictures([(Image.new("L", (4, 5)), 0), (deep, 1)])
+    with pytest.raises(UsageError, match=f"d, train: image 1 has more than 8 bits a channel .mode {mode}.: save it"):
+        from_torch_datasets("d", pictures, pictures)
+
+
+def test_what_is_transparent_in_torch_datasets_becomes_white() -> None:
+    shape = Image.new("RGBA", (4, 5), (0, 0, 0, 0))
+    shape.putpixel((3, 2), (0, 0, 0, 255))
+    index = Image.new("P", (4, 5), 0)
+    index.putpixel((3, 2), 1)
+    index.info["transparency"] = 0
+    index.putpalette([9, 9, 9, 0, 0, 0])
+    pictures = Pictures([(shape, 0), (index, 1), (shape.convert("LA"), 1)])
+    images = from_torch_datasets("d", pictures, pictures).train.images
+    assert images.shape == (3, 3, 5, 4)
+    assert (images == 255).flatten(1).sum(1).tolist() == [3 * 19] * 3
+    assert images[:, :, 2, 3].unique().tolist() == [0]
+
+
 def test_iterable_datasets_are_refused() -> None:
     class Stream(torch.utils.data.IterableDataset[Any]):
         def __iter__(self) -> Iterator[Any]:

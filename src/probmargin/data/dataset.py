@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
-import numpy as np
 import torch
 from PIL import Image
 from torch.utils.data import Dataset
@@ -20,6 +19,7 @@ from probmargin.data.checks import (
     check_pixels,
 )
 from probmargin.data.fingerprint import digest_of, remembered
+from probmargin.data.picture import GREY_MODES, check_depth, flat, pixels_of
 from probmargin.data.seeds import stream
 
 _CHUNK = 1024
@@ -169,6 +169,7 @@ def from_arrays(
     uint8 (0..255), because the package keeps 8-bit images.
     Classes default to "0", "1", ...
 
+    >>> import numpy as np
     >>> x, y = np.zeros((4, 1, 2, 2), np.uint8), np.array([0, 1, 0, 1])
     >>> from_arrays("mine", (x, y), (x, y)).classes
     ('0', '1')
@@ -208,8 +209,9 @@ def _num_classes(labels: torch.Tensor, named: int | None) -> int:
 def from_torch_datasets(name: str, train: Dataset[Any], test: Dataset[Any]) -> DataSet:
     """Make a DataSet from map-style torch datasets giving (image, label).
 
-    An image is a float tensor in [0, 1], a uint8 tensor, or a PIL image. Every example is read once, so a
-    random transform would be frozen: pass the data without augmentation. Floats are rounded to uint8.
+    An image is a float tensor in [0, 1], a uint8 tensor, or a PIL image of 8 bits, where what is transparent becomes
+    white. Every example is read once, so a random transform would be frozen: pass the data without augmentation.
+    Floats are rounded to uint8.
     """
     pairs = []
     for which, part in (("train", train), ("test", test)):
@@ -255,8 +257,8 @@ def _image_tensor(image: object, position: int) -> torch.Tensor:
     if isinstance(image, torch.Tensor):
         return image.detach().cpu()
     if isinstance(image, Image.Image):
-        pixels = np.array(image.convert("L" if image.mode in ("1", "L") else "RGB"))
-        return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy())
+        check_depth(f"image {position}", image.mode)
+        return pixels_of(flat(image, "L" if image.mode in GREY_MODES else "RGB"))
     raise UsageError(f"image {position} is a {type(image).__name__}: give a tensor (C, H, W) or a PIL image")
 
 

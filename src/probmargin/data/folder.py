@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from PIL import Image, ImageOps
 
@@ -17,17 +16,14 @@ from probmargin.data.dataset import DataSet, ImageSet
 from probmargin.data.files import FileImageSet, Unreadable, free_memory, raise_together, unread
 from probmargin.data.judged import no_images
 from probmargin.data.order import mixed
+from probmargin.data.picture import GREY_MODES, check_depth, flat, pixels_of
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 TEST_SHARE = 0.2
 _LARGEST_NATIVE = 64
 _RESIZED = 32
 _LARGEST = 1024
-_GREY_MODES = ("1", "L")
-_CLEAR_MODES = ("RGBA", "LA", "PA")
 _ORIENTATION = 0x0112
-# Deeper than 8 bits: PIL would clip these values instead of scaling them.
-_DEEP_MODES = ("I", "F")
 
 
 @dataclass(frozen=True)
@@ -204,11 +200,10 @@ def _choose_format(
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             wrong.append(_unreadable(file, error))
             continue
-        if image.mode.split(";")[0] in _DEEP_MODES:
-            raise UsageError(f"{file} has more than 8 bits a channel (mode {image.mode}): save it with 8 bits")
+        check_depth(file, image.mode)
     raise_together(wrong)
     width, height = next(iter(sizes))
-    channels = 1 if modes <= set(_GREY_MODES) else 3
+    channels = 1 if modes <= set(GREY_MODES) else 3
     if image_shape is not None:
         channels, height, width = image_shape
     elif image_size is not None:
@@ -231,16 +226,12 @@ def _decode(file: Path, target: _Format) -> torch.Tensor:
     try:
         with Image.open(file) as opened:
             image: Image.Image = ImageOps.exif_transpose(opened)
-            if "transparency" in opened.info or opened.mode in _CLEAR_MODES:
-                clear = image.convert("RGBA")
-                image = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
-            image = image.convert(target.mode)
+            image = flat(image, target.mode)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise _unreadable(file, error) from error
     if image.size != (target.width, target.height):
         image = image.resize((target.width, target.height), Image.Resampling.BILINEAR)
-    pixels = np.array(image)
-    return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy())
+    return pixels_of(image)
 
 
 def _split(everything: ImageSet, listing: dict[str, list[Path]], path: Path) -> tuple[ImageSet, ImageSet]:
