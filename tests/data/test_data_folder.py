@@ -2,12 +2,13 @@
 
 import os
 import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from probmargin.core.errors import UsageError
 from probmargin.data.files import FileImageSet
@@ -291,6 +292,47 @@ def test_pictures_are_turned_as_a_camera_says(tmp_path: Path) -> None:
     want = torch.from_numpy(np.array(upright).transpose(2, 0, 1).copy())
     assert any(torch.equal(image, want) for image in torch.cat([data.train.images, data.test.images]))
     assert not data.notes
+
+
+@pytest.mark.parametrize("orientation", range(10))
+def test_pictures_are_turned_every_way_a_camera_says(tmp_path: Path, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    for part in ("train", "test"):
+        for name in ("cat", "dog"):
+            paint(tmp_path / part / name / "0.png", 3)
+            Image.open(tmp_path / part / name / "0.png").copy().save(tmp_path / part / name / "0.png", exif=exif)
+    with Image.open(tmp_path / "train" / "cat" / "0.png") as image:
+        want = torch.from_numpy(np.array(ImageOps.exif_transpose(image)).transpose(2, 0, 1).copy())
+    assert torch.equal(load_folder(tmp_path).train.images[0], want)
+
+
+TEXT_AS_WIDTH = b"MM\0*\0\0\0\x08\0\x02\x01\0\0\x02\0\0\0\x03hi\0\0\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+@pytest.mark.parametrize(("exif", "turned"), [(TEXT_AS_WIDTH, True), (b"MM\0*\0", False)], ids=["text", "half"])
+def test_a_picture_with_odd_exif_data_is_read(tmp_path: Path, exif: bytes, turned: bool, in_files: bool) -> None:
+    """One camera writes text where a number belongs, another half a header; the pixels are fine."""
+    for file in (tmp_path / part / name / "0.png" for part in ("train", "test") for name in ("cat", "dog")):
+        paint(file, 3)
+        Image.open(file).copy().save(file, exif=b"Exif\0\0" + exif)
+    data = load_folder(tmp_path, in_files=in_files)
+    want = pixels(file)
+    assert torch.equal(data.test.images[0], want.rot90(-1, (1, 2)) if turned else want)
+    assert torch.equal(data.train.pixels(torch.tensor([0]))[0], data.test.images[0])
+
+
+def test_a_picture_whose_reader_trips_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gallery(tmp_path)
+    data = load_folder(tmp_path, in_files=True)
+
+    def trips(*_: object) -> None:
+        raise struct.error("unpack requires a buffer of 4 bytes")
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", trips)
+    with pytest.raises(UsageError, match=r"cannot read the image .*cat.*\(unpack requires a buffer of 4 bytes\): rep"):
+        data.train.pixels(torch.tensor([0]))
 
 
 def test_what_is_resized_or_not_read_is_said(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """Images in folders, one folder for each class."""
 
 import hashlib
+import struct
 import unicodedata
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 
 from probmargin.core.errors import UsageError
 from probmargin.core.shell import typed
@@ -16,14 +17,15 @@ from probmargin.data.dataset import DataSet, ImageSet
 from probmargin.data.files import FileImageSet, Unreadable, free_memory, raise_together, unread
 from probmargin.data.judged import no_images
 from probmargin.data.order import mixed
-from probmargin.data.picture import GREY_MODES, check_depth, flat, pixels_of
+from probmargin.data.picture import GREY_MODES, check_depth, flat, orientation, pixels_of, upright
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 TEST_SHARE = 0.2
 _LARGEST_NATIVE = 64
 _RESIZED = 32
 _LARGEST = 1024
-_ORIENTATION = 0x0112
+_FAULTS = (OSError, SyntaxError, ValueError, TypeError, struct.error, Image.DecompressionBombError)
+"""What PIL raises where a file is damaged."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ def _skipped(listings: list[dict[str, list[Path]]], path: Path) -> str:
 def _upright(image: Image.Image) -> tuple[int, int]:
     """Width and height once the picture is turned as its EXIF data says."""
     width, height = image.size
-    return (height, width) if image.getexif().get(_ORIENTATION, 1) in (5, 6, 7, 8) else (width, height)
+    return (height, width) if orientation(image) in (5, 6, 7, 8) else (width, height)
 
 
 def _list(root: Path, *, may_be_empty: bool = False) -> dict[str, list[Path]]:
@@ -197,7 +199,7 @@ def _choose_format(
             with Image.open(file) as image:
                 sizes.setdefault(_upright(image), file)
                 modes.add(image.mode)
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        except _FAULTS as error:
             wrong.append(_unreadable(file, error))
             continue
         check_depth(file, image.mode)
@@ -225,9 +227,9 @@ def _unread(listing: dict[str, list[Path]], target: _Format) -> FileImageSet:
 def _decode(file: Path, target: _Format) -> torch.Tensor:
     try:
         with Image.open(file) as opened:
-            image: Image.Image = ImageOps.exif_transpose(opened)
-            image = flat(image, target.mode)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            opened.load()
+            image = flat(upright(opened), target.mode)
+    except _FAULTS as error:
         raise _unreadable(file, error) from error
     if image.size != (target.width, target.height):
         image = image.resize((target.width, target.height), Image.Resampling.BILINEAR)
