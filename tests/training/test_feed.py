@@ -1,6 +1,8 @@
 """Images that are not on the device: the same run, wherever they lie."""
 
+import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,6 +10,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,6 +148,49 @@ def test_a_folder_larger_than_memory_stays_in_its_files(pictures: Path, monkeypa
     assert isinstance(load_folder(pictures).train, FileImageSet)
 
 
+class Removes(Listener):
+    """Takes a file away after the first epoch, as a clean-up would."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+        self.kept = file.read_bytes()
+
+    def epoch(self, metrics: dict[str, Any], epochs: int) -> None:
+        self.file.unlink(missing_ok=True)
+
+
+def test_a_picture_that_vanishes_while_training_ends_the_run_in_one_line(tmp_path: Path, pictures: Path) -> None:
+    whole, _ = fit(tmp_path / "whole", recipe(epochs=3), data=in_files(pictures), placement="files")
+    file = sorted((pictures / "train" / "0").iterdir())[2]
+    reporter = Removes(file)
+    try:
+        with pytest.raises(UsageError) as caught:
+            fit(tmp_path / "run", recipe(epochs=3), data=in_files(pictures), placement="files", reporter=reporter)
+        assert not multiprocessing.active_children(), "the traceback is kept, and no worker with it"
+    finally:
+        file.write_bytes(reporter.kept)
+    line = str(caught.value)
+    assert line.startswith(f"cannot read the training image {file} any more ([Errno 2] No such file or directory")
+    assert line.endswith("): put it back as it was and go on with --resume")
+    assert "\n" not in line
+    again, _ = fit(tmp_path / "run", recipe(epochs=3), data=in_files(pictures), placement="files", resume=True)
+    assert same(whole, again)
+
+
+def test_a_fault_in_a_worker_leaves_none_behind(pictures: Path) -> None:
+    """Workers take no stop but the run's, so one that is left behind would keep its process from ending."""
+    train = in_files(pictures).train
+    assert isinstance(train, FileImageSet)
+    with pytest.raises(RuntimeError, match="no disk"):
+        list(FileFeed(replace(train, decode=fails), CPU).batches([torch.tensor([0, 1])] * 9))
+    assert not multiprocessing.active_children()
+
+
+def fails(_: Path) -> torch.Tensor:
+    raise RuntimeError("no disk")
+
+
 def started_on_files(pictures: Path, run: Path) -> subprocess.Popen[str]:
     """A run in a process group of its own that has workers and would go on for long."""
     options = f"--method at --batch-size 2 --model small-cnn --device cpu --epochs 5000 --out {run}"
@@ -195,6 +241,18 @@ def test_a_stop_sent_to_the_workers_too_saves_the_state(tmp_path: Path, pictures
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert "interrupted; state saved as" in err
+    assert ends(process.pid)
+
+
+@pytest.mark.slow
+def test_a_run_whose_pictures_vanish_ends_with_its_workers(tmp_path: Path, pictures: Path) -> None:
+    root = shutil.copytree(pictures, tmp_path / "pictures")
+    process = started_on_files(root, tmp_path / "run")
+    shutil.rmtree(root / "train" / "0")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2, err
+    assert "Traceback" not in err
+    assert "put it back as it was and go on with --resume" in err
     assert ends(process.pid)
 
 

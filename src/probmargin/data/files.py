@@ -26,7 +26,7 @@ class Unreadable(UsageError):
 
     def __init__(self, file: Path, reason: str) -> None:
         super().__init__(f"cannot read the image {file} ({reason}): repair or remove it")
-        self.file = file
+        self.file, self.reason = file, reason
 
 
 def raise_together(wrong: Sequence[Unreadable]) -> None:

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import islice
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from probmargin.core.errors import UsageError
 from probmargin.data.dataset import ImageSet
-from probmargin.data.files import FileImageSet
+from probmargin.data.files import FileImageSet, Unreadable
 
 Placement = Literal["auto", "device", "host", "files"]
 
@@ -123,14 +123,29 @@ class HostFeed(Feed):
         return pixels, copied
 
 
-class _Files(Dataset[torch.Tensor]):
-    """Images as worker processes read them."""
+class _Files(Dataset[torch.Tensor | UsageError]):
+    """Images as worker processes read them; what is wrong comes as it is, since torch would send a traceback."""
 
     def __init__(self, train: FileImageSet) -> None:
         self._train = train
 
-    def __getitem__(self, place: int) -> torch.Tensor:
-        return self._train.read(place)
+    def __getitem__(self, place: int) -> torch.Tensor | UsageError:
+        try:
+            return self._train.read(place)
+        except Unreadable as error:
+            return UsageError(
+                f"cannot read the training image {error.file} any more ({error.reason}): put it back as it was and go "
+                "on with --resume"
+            )
+        except UsageError as error:
+            return error
+
+
+def _batch(read: list[torch.Tensor | UsageError]) -> torch.Tensor | UsageError:
+    """The images as one tensor, or what is wrong with the first that cannot be read."""
+    images = [image for image in read if isinstance(image, torch.Tensor)]
+    wrong = (fault for fault in read if isinstance(fault, UsageError))
+    return next(wrong, None) or torch.stack(images)
 
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
@@ -176,22 +191,28 @@ class FileFeed(Feed):
 
     def batches(self, positions: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
         """The images at each batch's positions, uint8 on the device, in order."""
-        loader: DataLoader[torch.Tensor] = DataLoader(
+        loader: DataLoader[Any] = DataLoader(
             self._files,
             batch_sampler=[where.tolist() for where in positions],
-            collate_fn=torch.stack,
+            collate_fn=_batch,
             num_workers=self._workers,
             pin_memory=self.device.type == "cuda",
             worker_init_fn=_work_for_run,
         )
         with _stops_held_back():
-            source = iter(loader)
-        began = time.perf_counter()
-        for pixels in source:
-            moved = pixels.to(self.device, non_blocking=True)
-            self.arrived(time.perf_counter() - began)
-            yield moved
+            source: Any = iter(loader)
+        try:
             began = time.perf_counter()
+            for pixels in source:
+                if isinstance(pixels, UsageError):
+                    raise pixels
+                moved = pixels.to(self.device, non_blocking=True)
+                self.arrived(time.perf_counter() - began)
+                yield moved
+                began = time.perf_counter()
+        finally:
+            # Not left to the last reference, which a traceback may hold until the end: there, Python waits for workers.
+            source._shutdown_workers()
 
 
 def check_placement(train: ImageSet, asked: Placement) -> None:
