@@ -21,7 +21,7 @@ from training_runs import Listener, StopAfter, fit, recipe, same
 
 from probmargin.core.errors import Interrupted, UsageError
 from probmargin.data import folder
-from probmargin.data.dataset import DataSet
+from probmargin.data.dataset import DataSet, ImageSet
 from probmargin.data.files import FileImageSet
 from probmargin.data.folder import load_folder
 from probmargin.data.label_noise import label_noise
@@ -129,6 +129,30 @@ def test_images_in_files_are_the_images(pictures: Path) -> None:
     noisy, wrong = label_noise(unread.train, "symmetric:0.5", 2, seed=1)
     assert isinstance(noisy, FileImageSet)
     assert int(wrong.sum()) == len(noisy) // 2
+
+
+LEVELS = torch.randint(0, 256, (5000, 3, 1, 2), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+
+
+def test_all_pictures_in_files_count_for_mean_and_deviation() -> None:
+    """As they do in memory, so that --normalize and --resume give the same wherever they lie."""
+    test = ImageSet(LEVELS[:2], torch.arange(2), torch.arange(2))
+    read = ImageSet(LEVELS, torch.arange(5000) % 2, torch.arange(5000))
+    files = tuple(Path(str(number)) for number in range(5000))
+    unread = FileImageSet(
+        LEVELS.to("meta"), read.labels, read.index, files=files, decode=lambda file: LEVELS[int(file.name)]
+    )
+    names = ("a", "b")
+    assert DataSet("d", unread, test, names).mean_std() == DataSet("d", read, test, names).mean_std()
+
+
+@pytest.mark.parametrize("placement", ["host", "files"])
+def test_pictures_in_files_are_read_for_normalize_with_a_word(tmp_path: Path, pictures: Path, placement: str) -> None:
+    listener, data = Listener(), load_folder(pictures, in_files=placement == "files")
+    weights, _ = fit(tmp_path, recipe(epochs=1), data=data, reporter=listener, placement=placement, normalize=True)
+    assert weights["0.mean"].flatten().tolist() == pytest.approx(data.mean_std()[0])
+    said = f"reading {len(data.train)} training pictures for --normalize" in listener.said
+    assert said == (placement == "files")
 
 
 def test_another_file_changes_the_fingerprint(pictures: Path, tmp_path: Path) -> None:

@@ -63,9 +63,9 @@ class ImageSet:
         """Return the same examples with labels and index on a device, and the images where they are."""
         return replace(self, labels=self.labels.to(device), index=self.index.to(device))
 
-    def sample(self) -> torch.Tensor:
-        """Return images to take statistics from, uint8: all of them."""
-        return self.images
+    def counts(self) -> torch.Tensor:
+        """Return how many pixels of each channel have each of the 256 values, int64 (C, 256)."""
+        return counts_of(self.images)
 
     def mark(self, digest: "hashlib._Hash") -> None:
         """Add what identifies these examples to a digest."""
@@ -133,10 +133,8 @@ class DataSet:
         """
         levels = torch.arange(256, dtype=torch.float64) / 255
         means, deviations = [], []
-        sample = self.train.sample()
-        for channel in range(self.channels):
-            # 256 exact counts give exact moments without a float copy of the data set.
-            counts = torch.bincount(sample[:, channel].flatten(), minlength=256).cpu().double()
+        # 256 exact counts give exact moments without a float copy of the data set.
+        for counts in self.train.counts().double():
             share = counts / counts.sum()
             mean = float((share * levels).sum())
             deviation = float((share * (levels - mean) ** 2).sum()) ** 0.5
@@ -147,6 +145,12 @@ class DataSet:
     def class_counts(self) -> tuple[int, ...]:
         """Return the number of training examples of each class."""
         return tuple(torch.bincount(self.train.labels, minlength=self.num_classes).tolist())
+
+
+def counts_of(images: torch.Tensor) -> torch.Tensor:
+    """How many pixels of each channel of uint8 images (N, C, H, W) have each value, int64 (C, 256)."""
+    channels = (images[:, channel].flatten() for channel in range(images.shape[1]))
+    return torch.stack([torch.bincount(values, minlength=256).cpu() for values in channels])
 
 
 def image_set(images: torch.Tensor, labels: torch.Tensor) -> ImageSet:

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,11 +12,12 @@ import torch
 
 from probmargin._version import __version__
 from probmargin.core.errors import UsageError
-from probmargin.data.dataset import ImageSet
+from probmargin.data.dataset import ImageSet, counts_of
 
 Decode = Callable[[Path], torch.Tensor]
 
-_SAMPLED = 2048
+_AT_ONCE = 2048
+"""Images that are read and wait to be taken."""
 _SHOWN = 5
 """Files that cannot be read and are named before a count."""
 
@@ -85,18 +86,24 @@ class FileImageSet(ImageSet):
         chosen = self.pixels(torch.arange(len(self)) if positions is None else positions)
         return chosen.to(torch.float32) / torch.full((), 255.0)
 
-    def sample(self) -> torch.Tensor:
-        """Read a couple of thousand images, evenly spread, to take statistics from."""
-        count = min(len(self), _SAMPLED)
-        return self.pixels(torch.arange(count) * len(self) // count)
+    def counts(self) -> torch.Tensor:
+        """Read every image once, and return how many pixels of each channel have each value, int64 (C, 256)."""
+        total = torch.zeros(self.images.shape[1], 256, dtype=torch.int64)
+        for pixels in self._each():
+            total += counts_of(pixels[None])
+        return total
+
+    def _each(self) -> Iterator[torch.Tensor]:
+        """Every image in order, read a few at a time."""
+        with ThreadPoolExecutor(os.cpu_count()) as readers:
+            for start in range(0, len(self), _AT_ONCE):
+                yield from readers.map(self.read, range(start, min(start + _AT_ONCE, len(self))))
 
     def mark(self, digest: "hashlib._Hash") -> None:
-        """Add the pixels, read a few at a time: data is the same data wherever it lies."""
+        """Add the pixels: data is the same data wherever it lies."""
         digest.update(repr(tuple(self.images.shape)).encode())
-        with ThreadPoolExecutor(os.cpu_count()) as readers:
-            for start in range(0, len(self), _SAMPLED):
-                for pixels in readers.map(self.read, range(start, min(start + _SAMPLED, len(self)))):
-                    digest.update(pixels.contiguous().numpy().data)
+        for pixels in self._each():
+            digest.update(pixels.contiguous().numpy().data)
         digest.update(self.labels.cpu().contiguous().numpy().data)
 
     def stamp(self, digest: "hashlib._Hash") -> None:

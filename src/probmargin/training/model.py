@@ -1,5 +1,6 @@
 """The network a run begins with."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ def make_model(
     data: DataSet,
     *,
     seed: int,
-    normalize: bool,
+    mean_std: tuple[Sequence[float], Sequence[float]] | None,
     checkpoint: Path | None,
     new_head: bool,
     log: Say,
@@ -29,8 +30,8 @@ def make_model(
     else:
         name = asked
         settings = {"num_classes": data.num_classes, "in_channels": data.channels}
-        if normalize:
-            settings["mean_std"] = data.mean_std()
+        if mean_std is not None:
+            settings["mean_std"] = mean_std
         model = build_model(name, **settings, seed=seed)
     shape = (data.channels, *data.image_size)
     if checkpoint is not None:

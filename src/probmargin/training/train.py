@@ -153,11 +153,12 @@ class Training:
 
     def network(self) -> tuple[nn.Module, str, dict[str, Any] | None]:
         """The model, once it is known to train on these images; its name, and what builds it again."""
+        normalizes = self.request.normalize and isinstance(self.request.model, str)
         model, name, model_settings = make_model(
             self.request.model,
             self.data,
             seed=self.request.seed,
-            normalize=self.request.normalize,
+            mean_std=self._mean_std() if normalizes else None,
             checkpoint=self.request.checkpoint,
             new_head=self.request.new_head,
             log=self.reporter.say,
@@ -184,6 +185,12 @@ class Training:
         named = origin(self.request.model) if isinstance(self.request.model, str) else None
         for line in filter(None, (named, *self.data.notes, imbalance(self.data), *remarks(self.method))):
             self.reporter.say(line)
+
+    def _mean_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Of the training pixels; pictures that stay in files are read for it by one process."""
+        if isinstance(self.data.train, FileImageSet):
+            self.reporter.say(f"reading {len(self.data.train):,} training pictures for --normalize")
+        return self.world.from_writer(self.data.mean_std)
 
     def _fingerprint(self) -> str:
         """What identifies the data; pictures that stay in files are read for it by one process, unless they were."""
