@@ -350,6 +350,17 @@ def test_what_is_resized_or_not_read_is_said(tmp_path: Path) -> None:
     assert len(load_folder(tmp_path, image_size=16).notes) == 1
 
 
+def test_file_names_that_are_no_text_are_spelt_out(tmp_path: Path) -> None:
+    """They come from other systems; reports and lists are text."""
+    gallery(tmp_path)
+    for name in (b"caf\xe9.png", b"caf\xe8.png"):
+        shutil.copy(tmp_path / "cat" / "00.png", tmp_path / "cat" / os.fsdecode(name))
+    paint(tmp_path / "dog" / "tür.png")
+    data = load_folder(tmp_path)
+    assert data.train_files[5:7] == ("cat/caf\\xe8.png", "cat/caf\\xe9.png")
+    assert data.train_files[-1] == "dog/tür.png"
+
+
 def test_faults_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="absent is not a folder: pass folder:PATH"):
         load_folder(tmp_path / "absent")

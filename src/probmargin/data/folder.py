@@ -1,6 +1,7 @@
 """Images in folders, one folder for each class."""
 
 import hashlib
+import os
 import struct
 import unicodedata
 from dataclasses import dataclass
@@ -97,8 +98,13 @@ def load_folder(
     train, test = parts if len(parts) == 2 else _split(parts[0], listings[0], path)
     share = "" if needs_train or len(parts) == 2 else _share(len(test), len(files), path)
     train, test = train if in_files else train.to("cpu"), mixed(test).to("cpu")
-    names = tuple(f"{name}/{file.name}" for name, group in listings[0].items() for file in group)
+    names = tuple(_printable(f"{name}/{file.name}") for name, group in listings[0].items() for file in group)
     return DataSet(f"folder:{path}", train, test, classes, tuple(filter(None, (resized, skipped, share))), names)
+
+
+def _printable(name: str) -> str:
+    """A file's name with bytes that are no text spelt out, as \\xe9."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _roots(path: Path, needs_train: bool) -> list[Path]:
@@ -136,7 +142,7 @@ def _resized(odd_one: tuple[Path, tuple[int, int]], target: _Format) -> str:
     """A line where pictures lose their size unasked."""
     file, (width, height) = odd_one
     return (
-        f"pictures such as {file.name} of {width}x{height} are resized to {target.width}x{target.height}: "
+        f"pictures such as {_printable(file.name)} of {width}x{height} are resized to {target.width}x{target.height}: "
         "choose another size with --image-size N"
     )
 
