@@ -200,6 +200,10 @@ def test_wrong_requests_leave_no_folder(tmp_path: Path) -> None:
         ({"early_stopping": 3}, "--validation N"),
         ({"validation_every": 3}, "--validation N"),
         ({"validation": 64}, "cannot hold out 64 of 64"),
+        (
+            {"validation": 63},
+            "--validation 63 leaves a class without training images: give 62 at most, or leave it out",
+        ),
         ({"validation": 20, "early_stopping": 0}, "1 or more"),
         ({"monitor": "cw:0"}, "64 test images"),
         ({"label_noise": "symetric:0.2"}, "did you mean symmetric"),

@@ -276,7 +276,8 @@ def _label_number(label: Any, position: int) -> int:
 def split_validation(train: ImageSet, count: int, seed: int) -> tuple[ImageSet, ImageSet]:
     """Split off exactly `count` examples, stratified by class: (rest, held out), both in the original order.
 
-    Class shares are kept as well as whole numbers allow (largest remainder); the seed alone decides who goes.
+    Class shares are kept as well as whole numbers allow (largest remainder), but for the last image of a class, which
+    stays while another class has more; the seed alone decides who goes.
     """
     total = len(train)
     if not 1 <= count < total:
@@ -293,12 +294,20 @@ def split_validation(train: ImageSet, count: int, seed: int) -> tuple[ImageSet, 
 def _quotas(sizes: list[int], count: int) -> list[int]:
     """Share `count` out in proportion to sizes by the largest remainder, in whole numbers.
 
-    >>> _quotas([5, 3, 2], 4)
-    [2, 1, 1]
+    No size is used up while another has more than one left.
+
+    >>> _quotas([5, 3, 2], 4), _quotas([1, 1, 8], 5)
+    ([2, 1, 1], [0, 0, 5])
     """
     total = sum(sizes)
     quotas = [count * size // total for size in sizes]
     by_remainder = sorted(range(len(sizes)), key=lambda label: -(count * sizes[label] % total))
     for label in by_remainder[: count - sum(quotas)]:
         quotas[label] += 1
-    return quotas
+    left = [size - quota for size, quota in zip(sizes, quotas, strict=True)]
+    for label, size in enumerate(sizes):
+        most = max(left)
+        if size and not left[label] and most > 1:
+            giver = left.index(most)
+            left[label], left[giver] = 1, most - 1
+    return [size - rest for size, rest in zip(sizes, left, strict=True)]

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet, ImageSet, split_validation
 from probmargin.data.label_noise import label_noise
 from probmargin.training.request import TrainRequest
@@ -27,4 +28,11 @@ def prepare(data: DataSet, request: TrainRequest) -> TrainingSet:
     if request.validation is None:
         return TrainingSet(images, None, wrong)
     rest, held_out = split_validation(images, request.validation, request.seed)
+    classes = len(images.labels.unique())
+    if len(rest.labels.unique()) < classes:
+        most = len(images) - classes
+        raise UsageError(
+            f"--validation {request.validation} leaves a class without training images: give {most} at most, or leave "
+            "it out"
+        )
     return TrainingSet(rest, held_out, wrong)
