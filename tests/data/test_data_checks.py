@@ -67,6 +67,8 @@ def test_each_fault_has_its_line(
         (X, Y, None),
         (X, Y, 3),
         (X, Y * 0, 3),
+        ((X[:1] * 0).astype(np.uint8), Y[:1], 3),
+        (X[:1] / 255, Y[:1], 3),
         ((X * 255).astype(np.uint8), Y.astype(np.uint8), 10),
         (X[:, :1].astype(np.float64), Y.astype(np.int32), None),
         (X.astype(">f4"), Y.astype(">i8"), None),

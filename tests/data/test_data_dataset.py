@@ -102,6 +102,14 @@ def test_floats_round_to_the_nearest_level() -> None:
     ("train", "test", "classes", "message"),
     [
         ((X / 1.0, Y), (X, Y), None, "mine, train: .*divide by 255"),
+        (
+            (X / 255 / 255, Y),
+            (X, Y),
+            None,
+            r"mine, train: no pixel is above 0\.003922, .*divided by 255 twice: .*up to 1",
+        ),
+        ((torch.zeros(12, 3, 5, 4), Y), (X, Y), None, "mine, train: no pixel is above 0, black in 8 bits"),
+        ((X * 0, Y), (X, Y), None, "mine, train: every pixel is 0, as of floats that were cast to uint8: .*255 times"),
         ((X, Y), (X, Y + 1), None, "mine, test: labels run from 1 to 3 but there are 3 classes"),
         ((X, Y), (X, Y), ("a", "b"), "mine, train: .*2 classes"),
         ((X, Y + 1), (X, Y), None, "mine, train: labels run from 1 to 3: .*subtract 1"),
@@ -142,6 +150,7 @@ def test_torch_datasets_of_each_kind_agree() -> None:
         ([(torch.zeros(3, 4, 4), 0), (torch.zeros(3, 4, 5), 1)], "differ in shape"),
         ([(torch.zeros(3, 4, 4) - 1, 0), (torch.zeros(3, 4, 4), 1)], "normalisation inside the model"),
         ([(torch.zeros(3, 4, 4), 0.5)], "label 0 is a float"),
+        ([(torch.zeros(3, 4, 4), 0), (torch.zeros(3, 4, 4) + 0.001, 1)], "every pixel is 0"),
         ([("picture", 0)], "image 0 is a str"),
         ([], "the dataset is empty"),
     ],

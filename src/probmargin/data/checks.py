@@ -12,6 +12,8 @@ Array: TypeAlias = npt.NDArray[Any] | torch.Tensor
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 # Beyond this a range is no mean/std normalisation: a white pixel reaches about 2.8 on the usual constants.
 _NORMALISED_BOUND = 10.0
+# Floats up to here come to black and two levels beside it; what was in [0, 255] and is divided twice ends at one.
+_DIMMEST = 2.5 / 255
 # Overshoot this small comes from resampling or rounding, not from another scale.
 _OVERSHOOT = 0.05
 
@@ -72,6 +74,19 @@ def check_pixels(pixels: torch.Tensor) -> None:
         raise UsageError(f"images hold NaN or infinite values (first at position {first}): repair or drop them")
     if low < 0 or high > 1:
         raise UsageError(f"images must be in [0, 1]; found values from {low:.4g} to {high:.4g}: {_fix(low, high)}")
+
+
+def check_contrast(pixels: torch.Tensor) -> None:
+    """Raise UsageError where a whole training set is black: a wrong scale left nothing to learn from."""
+    highest = float(pixels.max())
+    if pixels.is_floating_point() and highest <= _DIMMEST:
+        raise UsageError(
+            f"no pixel is above {highest:.4g}, black in 8 bits, as if divided by 255 twice: pass floats that go up to 1"
+        )
+    if highest == 0:
+        raise UsageError(
+            "every pixel is 0, as of floats that were cast to uint8: pass the floats, or 255 times as much as uint8"
+        )
 
 
 def _fix(low: float, high: float) -> str:

@@ -15,6 +15,7 @@ from probmargin.core.errors import UsageError
 from probmargin.data.checks import (
     Array as Array,
     as_tensor,
+    check_contrast,
     check_images as check_images,
     check_pixels,
 )
@@ -174,7 +175,7 @@ def from_arrays(
     Classes default to "0", "1", ...
 
     >>> import numpy as np
-    >>> x, y = np.zeros((4, 1, 2, 2), np.uint8), np.array([0, 1, 0, 1])
+    >>> x, y = np.full((4, 1, 2, 2), 51, np.uint8), np.array([0, 1, 0, 1])
     >>> from_arrays("mine", (x, y), (x, y)).classes
     ('0', '1')
     """
@@ -184,6 +185,7 @@ def from_arrays(
         try:
             check_images(images, labels, num_classes)
             if which == "train":
+                check_contrast(images)
                 num_classes = _num_classes(labels, num_classes)
         except UsageError as error:
             raise UsageError(f"{name}, {which}: {error}") from None
