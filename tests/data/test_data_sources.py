@@ -112,6 +112,17 @@ def test_npz_in_each_layout(x: Any, tmp_path: Path) -> None:
     assert data.classes == ("cat", "dog", "eel")
 
 
+@pytest.mark.parametrize("keys", [("x_train", "y_train", "x_test", "y_test"), ("x", "y")])
+def test_npz_names_of_classes(keys: tuple[str, ...], tmp_path: Path) -> None:
+    path, needs_train = tmp_path / "a.npz", len(keys) == 4
+    arrays: dict[str, Any] = {key: X if key[0] == "x" else Y for key in keys}
+    np.savez(path, **arrays, classes=np.array([b"cat", "tür".encode(), b"caf\xe9"]))
+    assert load_npz(path, needs_train=needs_train).classes == ("cat", "tür", "caf\\xe9")
+    np.savez(path, **arrays, classes=np.array(["cat", "dog", "cat"]))
+    with pytest.raises(UsageError, match=r"a\.npz names two classes 'cat': give each a name of its own"):
+        load_npz(path, needs_train=needs_train)
+
+
 def test_npz_grey_without_a_channel_and_labels_in_a_column(tmp_path: Path) -> None:
     data = load_npz(save(tmp_path / "a.npz", X[:, 0], Y[:, None]))
     assert torch.equal(data.train.images, torch.from_numpy(X[:, :1]))

@@ -32,7 +32,7 @@ def load_npz(path: Path, *, needs_train: bool = True) -> DataSet:
     pairs = _pairs(path, arrays, needs_train)
     last = _channels_last(arrays[pairs[0][0]].shape)
     parts = [(_channels_first(arrays[x], last), _flat(arrays[y])) for x, y in pairs]
-    classes = tuple(str(name) for name in arrays["classes"].reshape(-1)) if "classes" in arrays else None
+    classes = _names(path, arrays["classes"]) if "classes" in arrays else None
     name = f"npz:{path}"
     data = (
         from_test_arrays(name, *parts[0], classes)
@@ -40,6 +40,16 @@ def load_npz(path: Path, *, needs_train: bool = True) -> DataSet:
         else from_arrays(name, parts[0], parts[1], classes)
     )
     return fairly_ordered(data)
+
+
+def _names(path: Path, classes: npt.NDArray[Any]) -> tuple[str, ...]:
+    """The names of the classes, each of them once."""
+    flat = classes.reshape(-1)
+    names = [name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name) for name in flat]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise UsageError(f"{path} names two classes {name!r}: give each a name of its own")
+    return tuple(names)
 
 
 def _pairs(path: Path, arrays: dict[str, npt.NDArray[Any]], needs_train: bool) -> list[tuple[str, str]]:
