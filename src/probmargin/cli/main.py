@@ -1,5 +1,6 @@
 """Entry of the command line: exit codes and one line for each failure."""
 
+import errno
 import os
 import sys
 from typing import Any
@@ -55,7 +56,8 @@ def _fail_or_raise(error: Exception) -> None:
     if hasattr(error, "format_message"):
         _fail_in_parsing(error)
     if isinstance(error, OSError):
-        fail(f"{error.strerror or error}: {error.filename or 'the system gave no file name'}", 1)
+        fix = "; make room and start again, train with --resume" if error.errno == errno.ENOSPC else ""
+        fail(f"{error.strerror or error}: {error.filename or 'the system gave no file name'}{fix}", 1)
     raise error
 
 
