@@ -55,7 +55,7 @@ state saved. Words in `{braces}` stand for what was found. Python raises `pm.Usa
 | `Missing option '{option}'` | 2 | an option without a default is left out | give it |
 | `Invalid value for '{option}'` | 2 | a word where a number belongs | the line says what is taken |
 | `unknown {kind} '{name}'; did you mean ...?` | 2 | a name that nothing has | the nearest names, then all |
-| `No space left on device: {file}; make room ...` | 1 | the disk is full | start again, `train` with `--resume`: the state before is whole |
+| `No space left on device: {file}; ...` | 1 | the disk is full | make room; `train` goes on with `--resume` |
 | `{reason}: {file}` | 1 | the system refused a file | as the system's reason says |
 """
 
