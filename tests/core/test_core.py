@@ -10,7 +10,7 @@ from strategies import tiny_net
 from torch import nn
 
 from probmargin.core.errors import UsageError
-from probmargin.core.frozen import frozen
+from probmargin.core.frozen import frozen, unwrapped
 from probmargin.core.noise import KeyedNoise, fresh_noise
 from probmargin.core.records import coerce, parse_number
 from probmargin.core.registry import Registry
@@ -146,6 +146,22 @@ def test_frozen_gives_no_gradient_to_parameters_but_to_images() -> None:
     assert x.grad is not None
     assert all(parameter.grad is None for parameter in model.parameters())
     assert int(model.bn.num_batches_tracked) == 0  # type: ignore[arg-type]
+
+
+def test_a_network_is_found_inside_wrappers_in_any_order() -> None:
+    net = nn.Linear(2, 2)
+
+    def around(model: nn.Module, name: str) -> nn.Module:
+        outer = nn.Module()
+        outer.add_module(name, model)
+        return outer
+
+    for outer, inner in (("_orig_mod", "_forward_module"), ("_forward_module", "_orig_mod")):
+        compiled = around(net, inner)
+        assert unwrapped(around(around(nn.DataParallel(net), inner), outer)) is net
+        assert unwrapped(around(nn.DataParallel(compiled), outer)) is compiled
+        assert unwrapped(compiled) is compiled, "nothing around it is for several devices"
+    assert unwrapped(nn.DataParallel(nn.DataParallel(net))) is net
 
 
 def test_frozen_puts_modes_back_where_they_cannot_be_switched() -> None:

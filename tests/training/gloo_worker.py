@@ -5,8 +5,10 @@ torchrun --nproc-per-node 2 gloo_worker.py OUT BATCH
 
 import os
 import sys
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -23,6 +25,26 @@ from probmargin.training.step import Batch, summarise, train_step
 
 METHODS = "standard at trades mart fat awp trades-awp gairat gair-mart mail-at mail-trades mail-mart mail-awp".split()
 OWN_LOOP = "at gairat mail-at mail-trades mail-mart mail-awp".split()
+
+
+class Around(nn.Module):
+    """As Lightning Fabric hides torch's wrapper."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._forward_module = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self._forward_module(x)
+        return logits
+
+
+AROUND: dict[str, Callable[[nn.Module], Any]] = {
+    "compiled": lambda model: torch.compile(model, backend="eager"),
+    "in a module": Around,
+}
+"""What may lie around torch's wrapper."""
+HIDDEN = ("mail-at", "mail-awp")
 
 
 def smooth_net() -> nn.Module:
@@ -61,7 +83,7 @@ def one_step(name: str, world: World, size: int) -> dict[str, torch.Tensor]:
     return found | {"sums": world.reduce(summarise(result, batch.labels))}
 
 
-def own_loop(name: str, world: World, size: int, *, wrapped: bool) -> dict[str, torch.Tensor]:
+def own_loop(name: str, world: World, size: int, *, wrapped: bool, around: str = "") -> dict[str, torch.Tensor]:
     """Gradients of `mail_loss` in a loop of one's own: through torch's wrapper, or averaged by whoever calls."""
     model = smooth_net()
     settings = {"attack.start": "zero", "attack.eps": 0.1, "attack.step_size": 0.025, "burn_in_epochs": 0}
@@ -69,6 +91,7 @@ def own_loop(name: str, world: World, size: int, *, wrapped: bool) -> dict[str, 
     batch = share_of(world, size)
     several = world.size > 1
     network = DistributedDataParallel(model) if several and wrapped else model
+    network = AROUND[around](network) if around else network
     shared = True if several and not wrapped else None
     loss = pm.mail_loss(network, batch.x, batch.labels, recipe, seed=1, all_processes=shared)
     loss.backward()
@@ -96,6 +119,9 @@ def main(out: Path, size: int) -> None:
         for name, wrapped in product(OWN_LOOP, (True, False)):
             for key, value in own_loop(name, world, size, wrapped=wrapped).items():
                 found[f"{name}, {'wrapped' if wrapped else 'averaged'}: {key}"] = value
+        for name, around in product(HIDDEN, AROUND):
+            for key, value in own_loop(name, world, size, wrapped=True, around=around).items():
+                found[f"{name}, {around}: {key}"] = value
         found["statistics"] = statistics(world, world, size)
         found["statistics of all"] = world.reduce(found["statistics"])
         if world.is_writer:

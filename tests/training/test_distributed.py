@@ -45,7 +45,7 @@ def worker() -> ModuleType:
 def test_processes_share_one_batch_as_one_process_does(tmp_path: Path, processes: int, size: int) -> None:
     """Two of 64 are one of 128, and shares of 21, 22 and 22 are one of 65: gradients, new weights and sums.
 
-    So it is in a loop of one's own, by `mail_loss`.
+    So it is in a loop of one's own, by `mail_loss`, also where torch's wrapper lies inside another.
     """
     out = tmp_path / "found.safetensors"
     command = torchrun(processes, str(HERE / "gloo_worker.py"), str(out), str(size))
@@ -59,7 +59,7 @@ def test_processes_share_one_batch_as_one_process_does(tmp_path: Path, processes
         for key, value in alone.items():
             torch.testing.assert_close(shared[f"{name}: {key}"], value, rtol=0, atol=1e-9, equal_nan=True, msg=name)
     for name in module.OWN_LOOP:
-        for how in ("wrapped", "averaged"):
+        for how in ("wrapped", "averaged", *(module.AROUND if name in module.HIDDEN else ())):
             for key, value in module.own_loop(name, World(), size, wrapped=True).items():
                 found = shared[f"{name}, {how}: {key}"]
                 torch.testing.assert_close(found, value, rtol=0, atol=1e-9, msg=f"{name}, {how}: {key}")

@@ -11,6 +11,7 @@ from probmargin.core.inference import with_gradients
 from probmargin.core.types import Classifier, Images, Logits
 
 ModelMode = Literal["eval", "train"]
+_PARALLEL = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
 
 @contextmanager
@@ -37,13 +38,25 @@ def _switch(model: nn.Module, mode: ModelMode) -> None:
 def unwrapped(model: nn.Module) -> nn.Module:
     """The network inside torch's wrappers for several devices, which bring devices together in every pass.
 
+    What lies around such a wrapper, as torch.compile and Lightning Fabric put it there, goes with it.
+
     >>> net = nn.Linear(2, 2)
     >>> unwrapped(nn.DataParallel(net)) is net
     True
     """
-    while isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        model = model.module
+    layer: nn.Module | None = model
+    while layer is not None:
+        inner = _inside(layer)
+        if inner is not None and isinstance(layer, _PARALLEL):
+            model = inner
+        layer = inner
     return model
+
+
+def _inside(model: nn.Module) -> nn.Module | None:
+    """What a wrapper is around: torch's own for several devices, of torch.compile, or of Lightning Fabric."""
+    names = ("module",) if isinstance(model, _PARALLEL) else ("_orig_mod", "_forward_module")
+    return next((model._modules[name] for name in names if name in model._modules), None)
 
 
 def called_with(model: nn.Module, instead: Callable[[torch.Tensor], torch.Tensor]) -> Classifier:

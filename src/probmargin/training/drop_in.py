@@ -82,7 +82,8 @@ def _diagnose(model: nn.Module, x: Images, labels: Labels, recipe: Method) -> No
 
 def _sharing(model: nn.Module, all_processes: bool | None) -> tuple[Reduce, int, int]:
     """How sums go over the processes that share a batch, how many there are, and which of them this one is."""
-    wrapped = model if isinstance(model, nn.parallel.DistributedDataParallel) else None
+    # torch.compile and other people's wrappers may lie around torch's own.
+    wrapped = next((part for part in model.modules() if isinstance(part, nn.parallel.DistributedDataParallel)), None)
     if not (wrapped is not None if all_processes is None else all_processes):
         return alone, 1, 0
     if not (dist.is_available() and dist.is_initialized()):
@@ -100,7 +101,7 @@ def _sharing(model: nn.Module, all_processes: bool | None) -> tuple[Reduce, int,
 def _perturbed(network: Network, awp: AWP, loss_at: Callable[[Classifier], torch.Tensor], reduce: Reduce) -> Classifier:
     """The network at weights moved up the loss, as `perturbed_weights` moves them; gradients go to its own weights."""
     model = network.model
-    if isinstance(model, nn.DataParallel):
+    if any(isinstance(part, nn.DataParallel) for part in model.modules()):
         raise UsageError("AWP moves weights, which nn.DataParallel does not take over; pass model.module")
     with torch.enable_grad():
         moved = {id(parameter): parameter + move for parameter, move in awp_moves(network, awp, loss_at, reduce)}
