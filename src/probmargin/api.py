@@ -104,8 +104,8 @@ def mail_loss(
 
     `weighted=False` is what the last epoch of burn-in uses, where every weight is one. With a method's name the attack
     takes 10 steps of 2/255 up to 8/255, unless given; a Method brings its own sizes. Without a seed, noise follows
-    torch's global generator. Weights and loss are normalised over the images of all processes where the model is or holds
-    a DistributedDataParallel, or as `all_processes` says; every process must then call.
+    torch's global generator. Weights and loss are normalised over the images of all processes where the model is, or
+    holds, a DistributedDataParallel, or as `all_processes` says; every process must then call.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

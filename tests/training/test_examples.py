@@ -16,6 +16,7 @@ from probmargin.core.errors import Interrupted, UsageError
 from probmargin.core.losses import is_correct, probabilistic_margin
 from probmargin.data.label_noise import label_noise
 from probmargin.methods.resolve import named
+from probmargin.reporting.dynamics import lps_summary, read_history
 from probmargin.runs.run import open_run
 from probmargin.training.examples import ROWS, Dynamics, empty_examples, note_examples
 from probmargin.training.network import Network
@@ -53,6 +54,27 @@ def test_a_run_that_is_resumed_goes_on_following_its_examples(tmp_path: Path) ->
     assert found["epochs"].tolist() == list(range(6))
     for name in ("margin", "weight", "correct", "lps"):
         np.testing.assert_array_equal(found[name], wanted[name])
+
+
+def test_steps_that_nobody_counted_are_not_zeros(tmp_path: Path) -> None:
+    """Asked for in the middle of an epoch, LPS is known of the examples that come after."""
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "run", recipe("at"), reporter=StopAfter(6))
+    _, path = fit(tmp_path / "run", recipe("at"), resume=True, dynamics=True)
+    _, whole = fit(tmp_path / "whole", recipe("at"), dynamics=True)
+    found, wanted = read(path), read(whole)
+    assert found["epochs"].tolist() == list(range(1, 6))
+    for name in ("margin", "weight", "correct"):
+        np.testing.assert_array_equal(found[name], wanted[name][1:])
+    unknown = np.isnan(found["lps"])
+    assert unknown.sum(axis=1).tolist() == [32, 0, 0, 0, 0]
+    np.testing.assert_array_equal(found["lps"][~unknown], wanted["lps"][1:][~unknown])
+    history = read_history(path / "dynamics.npz")
+    summary, counted = (lps_summary(part, None, 3) for part in (history, history.since(2)))
+    assert summary is not None
+    assert counted is not None
+    for name in ("rank_correlation", "lps_values"):
+        assert summary[name] == counted[name], "an epoch that was counted in part is left out"
 
 
 def test_the_file_agrees_with_the_metrics(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class History:
     weight: Array
     correct: Array
     lps: Array | None = None
-    """Attack steps survived; NaN in epochs that did not count them, None where none did."""
+    """Attack steps survived; NaN where they were not counted, None where they never were."""
 
     def since(self, epoch: int) -> "History":
         """The epochs from one on; all of them where that leaves none."""
@@ -197,7 +197,7 @@ def class_summary(history: History, known: Labels) -> dict[str, Any]:
 
 
 def lps_summary(history: History, known: Labels | None, top: int) -> dict[str, Any] | None:
-    """How attack steps survived and margins disagree: over the epochs that counted both; None where none did."""
+    """How attack steps survived and margins disagree: over the epochs that counted both of all; None if none did."""
     if history.lps is None:
         return None
     counted = ~np.isnan(history.lps).any(axis=1)

@@ -15,7 +15,7 @@ from probmargin.engine.files import written_aside
 from probmargin.training.step import StepResult
 
 ROWS = ("margin", "weight", "correct", "lps")
-"""Probabilistic margin and verdict of the loss pass, weight, and attack steps survived where they are counted."""
+"""Probabilistic margin and verdict of the loss pass, weight, and attack steps survived, NaN where not counted."""
 
 Values = npt.NDArray[np.float32]
 
@@ -28,7 +28,7 @@ def empty_examples(count: int, device: torch.device) -> torch.Tensor:
 def note_examples(examples: torch.Tensor, positions: torch.Tensor, labels: Labels, result: StepResult) -> None:
     """Write a batch's values in place, without waiting for the host."""
     margin = probabilistic_margin(result.logits, labels)
-    lps = torch.zeros_like(margin) if result.lps is None else result.lps
+    lps = torch.full_like(margin, torch.nan) if result.lps is None else result.lps
     values = (margin, result.weight, is_correct(result.logits, labels), lps)
     examples.index_copy_(1, positions, torch.stack([value.to(examples.dtype) for value in values]))
 
