@@ -13,6 +13,7 @@ from probmargin.methods.plain import from_plain, parse_assignments, with_setting
 from probmargin.methods.resolve import METHODS, named, read_recipe, resolve, with_epochs
 from probmargin.objectives.mart import Mart
 from probmargin.objectives.trades import Trades
+from probmargin.reporting.folder import final_attack
 
 ALL = [(name, preset) for name, presets in METHODS.items() for preset in presets]
 NAMES = (
@@ -337,6 +338,18 @@ def test_gairats_lambda_schedules_move_the_weight(schedule: str) -> None:
 def test_a_linear_schedule_from_infinity_is_refused() -> None:
     with pytest.raises(UsageError, match="finite start"):
         with_settings(named("gairat"), {"weight.schedule": "linear"})
+
+
+def test_phases_apply_by_their_epoch_in_whatever_order_they_are_listed() -> None:
+    early, late = ({"from_epoch": epoch, "set": {"attack.eps": eps}} for epoch, eps in ((2, 0.1), (4, 0.2)))
+    ordered, other = (resolve("at", epochs=6, settings={"phases": both}) for both in ([early, late], [late, early]))
+    for epoch in range(6):
+        assert other.at(epoch) == ordered.at(epoch)
+    assert getattr(other.final_attack, "eps", None) == final_attack(other.plain())["eps"] == 0.2
+    assert [phase.from_epoch for phase in other.phases] == [4, 2]
+    assert other.hash() != ordered.hash(), "a recipe keeps the hash it was written with"
+    same = [{"from_epoch": 2, "set": {"attack.eps": eps}} for eps in (0.1, 0.2)]
+    assert getattr(resolve("at", epochs=6, settings={"phases": same}).at(2).attack, "eps", None) == 0.2
 
 
 def test_methods_are_frozen() -> None:

@@ -189,7 +189,7 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, str]:
 def at(method: Method, epoch: int) -> Method:
     """What `Method.at` gives."""
     now = method
-    for phase in method.phases:
+    for phase in sorted(method.phases, key=lambda phase: phase.from_epoch):
         if epoch >= phase.from_epoch:
             now = changed(now, phase.set)
     if now.awp is not None and epoch < now.awp.warmup_epochs:

@@ -76,7 +76,7 @@ def final_attack(recipe: Plain) -> Plain:
     {}
     """
     attack = dict(recipe.get("attack") or {})
-    for phase in recipe.get("phases") or ():
+    for phase in sorted(recipe.get("phases") or (), key=lambda phase: phase["from_epoch"]):
         if phase["from_epoch"] >= recipe.get("epochs", 0):
             continue
         for path, value in phase["set"].items():
