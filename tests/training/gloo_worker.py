@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from probmargin import api as pm
+from probmargin.core.errors import UsageError
 from probmargin.core.noise import KeyedNoise
 from probmargin.engine.distributed import World, process_group
 from probmargin.methods.resolve import named
@@ -101,6 +102,42 @@ def own_loop(name: str, world: World, size: int, *, wrapped: bool, around: str =
     return found | {"loss": world.reduce(loss.detach()) / world.size}
 
 
+class Idle(nn.Module):
+    """Has a layer that it may leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.more = smooth_net(), nn.Linear(4, 4).double()
+        self.idle = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.net(x)
+        return logits if self.idle else self.more(logits)
+
+
+def left_out(name: str, world: World, size: int, *, at_first: bool = True) -> dict[str, torch.Tensor]:
+    """Weights after two steps of a network with a layer that no step uses."""
+    model = Idle()
+    model.idle = at_first
+    network = Network(model) if world.size == 1 else DistributedNetwork(model, "fp32", world, (1, 6, 6))
+    model.idle = True
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1)
+    method, batch = named(name), share_of(world, size)
+    for _ in range(2):
+        train_step(network, optimizer, method.at(method.epochs - 1), batch, reduce=world.reduce)
+    assert model.more.weight.grad is None
+    return {key: value.detach() for key, value in model.net.named_parameters()}
+
+
+def refusal(world: World, size: int) -> str:
+    """What is said of a layer that is left out later on."""
+    try:
+        left_out("at", world, size, at_first=False)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
 def statistics(world: World, share: World, size: int) -> torch.Tensor:
     """Batch norm's running mean after a pass on one process's share."""
     torch.manual_seed(0)
@@ -122,6 +159,9 @@ def main(out: Path, size: int) -> None:
         for name, around in product(HIDDEN, AROUND):
             for key, value in own_loop(name, world, size, wrapped=True, around=around).items():
                 found[f"{name}, {around}: {key}"] = value
+        for name in HIDDEN:
+            found |= {f"{name}, left out: {key}": value for key, value in left_out(name, world, size).items()}
+        assert "leaves a parameter out of some passes" in refusal(world, size)
         found["statistics"] = statistics(world, world, size)
         found["statistics of all"] = world.reduce(found["statistics"])
         if world.is_writer:

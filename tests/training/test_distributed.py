@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -21,7 +22,10 @@ from probmargin.engine.distributed import World, process_group
 from probmargin.runs.run import open_run
 from probmargin.training import assemble
 from probmargin.training.distributed import check_shares, with_sync_bn
+from probmargin.training.guards import TrainingStopped
+from probmargin.training.loop import Trainer
 from probmargin.training.network import Network
+from probmargin.training.progress import Reporter
 from probmargin.training.state import TrainState
 
 HERE = Path(__file__).parent
@@ -45,7 +49,8 @@ def worker() -> ModuleType:
 def test_processes_share_one_batch_as_one_process_does(tmp_path: Path, processes: int, size: int) -> None:
     """Two of 64 are one of 128, and shares of 21, 22 and 22 are one of 65: gradients, new weights and sums.
 
-    So it is in a loop of one's own, by `mail_loss`, also where torch's wrapper lies inside another.
+    So it is in a loop of one's own, by `mail_loss`, also where torch's wrapper lies inside another, and where a network
+    has a parameter that nothing uses.
     """
     out = tmp_path / "found.safetensors"
     command = torchrun(processes, str(HERE / "gloo_worker.py"), str(out), str(size))
@@ -63,6 +68,11 @@ def test_processes_share_one_batch_as_one_process_does(tmp_path: Path, processes
             for key, value in module.own_loop(name, World(), size, wrapped=True).items():
                 found = shared[f"{name}, {how}: {key}"]
                 torch.testing.assert_close(found, value, rtol=0, atol=1e-9, msg=f"{name}, {how}: {key}")
+    for name in module.HIDDEN:
+        for key, value in module.left_out(name, World(), size).items():
+            torch.testing.assert_close(
+                shared[f"{name}, left out: {key}"], value, rtol=0, atol=1e-9, msg=f"{name}: {key}"
+            )
     means = torch.stack([module.statistics(World(), World(rank, processes), size) for rank in range(processes)])
     assert means.std(dim=0).max() > 1e-4
     torch.testing.assert_close(shared["statistics"], means.mean(dim=0), rtol=0, atol=1e-12)
@@ -100,12 +110,28 @@ def test_a_batch_too_small_for_the_processes_is_refused() -> None:
 def test_processes_on_cuda_say_that_nothing_is_compiled(
     monkeypatch: pytest.MonkeyPatch, is_cuda: bool, mode: CompileMode
 ) -> None:
-    monkeypatch.setattr(assemble, "DistributedNetwork", lambda model, precision, world: Network(model, precision))
-    images: Any = SimpleNamespace(labels=SimpleNamespace(is_cuda=is_cuda))
+    monkeypatch.setattr(assemble, "DistributedNetwork", lambda model, precision, *_: Network(model, precision))
+    images: Any = SimpleNamespace(labels=SimpleNamespace(is_cuda=is_cuda), images=torch.zeros(1, 2))
     state = TrainState.fresh(torch.nn.Linear(2, 2), recipe("at"))
     stepper = assemble.make_stepper(state, images, recipe("at"), 1, assemble.Hardware("fp32", World(0, 2), mode))
     said = [note for note in stepper.network.notes if "operation by operation: nothing is compiled" in note]
     assert len(said) == (is_cuda and mode != "off")
+
+
+@pytest.mark.parametrize(
+    ("said", "is_lost"), [("[/gloo/transport/tcp/pair.cc:553] Connection closed by peer", True), ("bad shapes", False)]
+)
+def test_only_a_lost_process_is_called_one(said: str, is_lost: bool) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError(said)
+
+    state = SimpleNamespace(epoch=0, batch=0)
+    trainer: Any = SimpleNamespace(method=recipe("at"), state=state, num_batches=1, is_finished=False)
+    trainer.reporter, trainer.world, trainer.states = Reporter(quiet=True), World(0, 2), nullcontext()
+    trainer._train_epoch = fails
+    kind, words = (TrainingStopped, "a process of this run is lost") if is_lost else (RuntimeError, "^bad shapes$")
+    with pytest.raises(kind, match=words):
+        Trainer.fit(trainer)
 
 
 TRAIN = ("-m", "probmargin", "train", "--data", "digits", "--model", "small-cnn", "--device", "cpu", "--method", "at")

@@ -12,6 +12,8 @@ import torch.distributed as dist
 from probmargin.core.errors import UsageError
 
 T = TypeVar("T")
+_LOST = ("gloo/", "NCCL", "by peer")
+"""In the words of what connects processes."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,17 @@ class World:
             raise SystemExit(answer[1])
         made: T = answer[0]
         return made
+
+
+def is_lost_process(error: RuntimeError) -> bool:
+    """Whether an error is that of processes which do not reach each other any more; gloo's have no type of their own.
+
+    >>> is_lost_process(RuntimeError("[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1"))
+    True
+    >>> is_lost_process(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    False
+    """
+    return isinstance(error, dist.DistError) or any(word in str(error) for word in _LOST)
 
 
 @contextmanager

@@ -138,6 +138,12 @@ def check_gradient(
         )
 
 
+def leaves_parameters_out(model: nn.Module, image_shape: tuple[int, ...], name: str) -> bool:
+    """Whether there is a trained parameter that no gradient reaches in a training pass, as of a layer never called."""
+    x = as_the_model_computes(_images(model, 3, image_shape), model)
+    return not all(_reached(model, x.requires_grad_(), trained_parameters(model), name, "train")[1:])
+
+
 def _reached(
     model: nn.Module, x: torch.Tensor, trained: Sequence[nn.Parameter], name: str, mode: ModelMode
 ) -> list[bool]:

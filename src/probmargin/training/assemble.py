@@ -30,7 +30,7 @@ def make_stepper(state: TrainState, train: ImageSet, method: Method, seed: int, 
         return fast_stepper(state, train, method, seed, precision=hardware.precision, mode=hardware.compile)
     network: Network
     if hardware.world.size > 1:
-        network = DistributedNetwork(state.model, hardware.precision, hardware.world)
+        network = DistributedNetwork(state.model, hardware.precision, hardware.world, tuple(train.images.shape[1:]))
         if train.labels.is_cuda and hardware.compile != "off":
             network.notes.append(
                 "several processes run operation by operation: nothing is compiled, batch norm is not folded for the "

@@ -9,6 +9,7 @@ from probmargin.core.errors import UsageError
 from probmargin.core.types import Images, Logits
 from probmargin.engine.devices import Precision
 from probmargin.engine.distributed import World
+from probmargin.models.checks import leaves_parameters_out
 from probmargin.training.network import Network
 
 
@@ -19,20 +20,32 @@ class DistributedNetwork(Network):
     are averaged over the processes after every step, so that all attack, evaluate and save one model.
     """
 
-    def __init__(self, model: nn.Module, precision: Precision, world: World) -> None:
+    def __init__(
+        self, model: nn.Module, precision: Precision, world: World, image_shape: tuple[int, ...] | None = None
+    ) -> None:
         super().__init__(model, precision)
         self.world = world
-        self._wrapped = DistributedDataParallel(model)
+        # Looking for parameters that a pass leaves out costs time: only where one is known to be.
+        own = image_shape is not None and leaves_parameters_out(model, image_shape, type(model).__name__)
+        self._wrapped = DistributedDataParallel(model, find_unused_parameters=world.any(own))
         # Buffers are not broadcast: a second forward pass before the backward pass would find them changed. The
         # constructor's own argument for this has another name from torch 2.13 on.
         self._wrapped.require_forward_param_sync = False
-        own = [m for m in model.modules() if isinstance(m, _BatchNorm) and not isinstance(m, nn.SyncBatchNorm)]
-        pairs = [(module.running_mean, module.running_var) for module in own]
+        norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and not isinstance(m, nn.SyncBatchNorm)]
+        pairs = [(module.running_mean, module.running_var) for module in norms]
         self._statistics = [tensor for pair in pairs for tensor in pair if tensor is not None]
 
     def forward(self, x: Images) -> Logits:
         """Training-mode pass with gradient; moves batch-norm statistics."""
-        return self._in_precision(self._wrapped)(x)
+        try:
+            return self._in_precision(self._wrapped)(x)
+        except RuntimeError as error:
+            if "Expected to have finished reduction" not in str(error):
+                raise
+            raise UsageError(
+                f"model {type(self.model).__name__} leaves a parameter out of some passes, as layers dropped at random "
+                "do; give every parameter a part in each pass, or train it in one process"
+            ) from None
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add gradients up over the processes: each holds its share of the global mean, and torch averages.

@@ -8,6 +8,7 @@ from typing import Any
 
 from probmargin.core.errors import Interrupted
 from probmargin.data.dataset import ImageSet
+from probmargin.engine.distributed import is_lost_process
 from probmargin.engine.files import append_json_line
 from probmargin.engine.signals import stop_signals
 from probmargin.methods.method import Method
@@ -141,7 +142,7 @@ class Trainer:
                         break
                     self._train_epoch(epoch, asked)
         except RuntimeError as error:
-            if self.world.size == 1 or isinstance(error, TrainingStopped):
+            if self.world.size == 1 or isinstance(error, TrainingStopped) or not is_lost_process(error):
                 raise
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise TrainingStopped(f"a process of this run is lost; go on with --resume ({reason})") from error
