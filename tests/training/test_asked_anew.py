@@ -32,6 +32,27 @@ def test_monitors_that_a_resume_asks_for_first_are_labelled(tmp_path: Path) -> N
     assert entry["before"]["options"]["keep_epochs"] == []
 
 
+def test_states_that_an_earlier_start_has_kept_stay(tmp_path: Path) -> None:
+    path = begun(tmp_path / "run", keep_epochs=(1,))
+    with pytest.raises(Interrupted):
+        fit(path, recipe("at"), resume=True, reporter=StopAfter(8), keep_epochs=(3, 1))
+    fit(path, recipe("at"), resume=True)
+    run = open_run(path)
+    assert {"state-0001", "state-0003"} <= {state.name for state in run.states()}
+    assert run.record["options"]["keep_epochs"] == [1, 3]
+    assert [set(entry) for entry in run.record["resumes"]] == [{"epoch", "batch", "before"}, {"epoch", "batch"}]
+
+
+def test_a_record_whose_resume_forgot_what_was_kept_is_read_too(tmp_path: Path) -> None:
+    path = begun(tmp_path / "run", keep_epochs=(1,))
+    run = open_run(path)
+    options = run.record["options"]
+    before = {"before": {"options": options}}
+    run.update_record(options={**options, "keep_epochs": []}, resumes=[{"epoch": 1, "batch": 2, **before}])
+    fit(path, recipe("at"), resume=True)
+    assert "state-0001" in {state.name for state in run.states()}
+
+
 def test_monitors_of_an_earlier_start_stay_labelled(tmp_path: Path) -> None:
     first = begun(tmp_path / "first", monitor="pgd-20:20", monitor_every=1)
     fit(first, recipe("at"), resume=True, monitor="cw:10", monitor_every=1, dynamics=True)

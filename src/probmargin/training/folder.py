@@ -197,6 +197,13 @@ class Beginning:
         return asked, {"before": before} if before else {}
 
 
+def kept_so_far(run: Run) -> list[int]:
+    """Epochs whose states earlier starts of a run asked to keep, in older records in `before` alone."""
+    record = run.record
+    starts = [(place.get("before") or {}).get("options") for place in record.get("resumes") or []]
+    return [epoch for options in (*starts, record.get("options")) for epoch in (options or {}).get("keep_epochs") or ()]
+
+
 def _others(folder: Path) -> list[str]:
     """What is in a folder beside its lock and the unfinished files of a start that was killed."""
     paths = folder.iterdir() if folder.exists() else ()

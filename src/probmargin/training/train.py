@@ -27,7 +27,7 @@ from probmargin.training.board import Board
 from probmargin.training.distributed import check_shares, with_sync_bn
 from probmargin.training.examples import Dynamics, empty_examples
 from probmargin.training.feed import Placement, check_placement, place
-from probmargin.training.folder import Beginning
+from probmargin.training.folder import Beginning, kept_so_far
 from probmargin.training.fork import Fork, Wishes, parse_fork
 from probmargin.training.layers import own_draws
 from probmargin.training.loop import LoopSettings, Trainer, Watchers
@@ -92,6 +92,12 @@ class Training:
         # A run that follows its examples goes on to: what is not recorded in an epoch cannot be had later.
         began = world.from_writer(lambda: request.resume and (request.out / "dynamics.npz").exists())
         self.follows_examples = request.dynamics or began
+        self.keep_epochs = world.from_writer(self._kept_epochs)
+
+    def _kept_epochs(self) -> tuple[int, ...]:
+        """States kept for good: what an earlier start has kept, this one does not delete."""
+        earlier = kept_so_far(self.run) if self.request.resume and self.run.record_path.exists() else []
+        return tuple(dict.fromkeys((*earlier, *self.request.keep_epochs)))
 
     def carry_out(self, stack: ExitStack) -> tuple[Run, nn.Module]:
         """Open the folder, train, close the record; the folder is held until the stack is closed."""
@@ -146,7 +152,7 @@ class Training:
             shapes={name: tensor.shape for name, tensor in model.state_dict().items()},
             resume=self.request.resume,
             fork=fork,
-            wishes=Wishes(validation, monitors, self.request.keep_epochs),
+            wishes=Wishes(validation, monitors, self.keep_epochs),
             wrong_labels=self.images.wrong_labels,
             dynamics=self._dynamics(fork),
         )
@@ -210,7 +216,7 @@ class Training:
         settings = LoopSettings(
             seed=self.request.seed,
             hardware=Hardware(self.precision, self.world, coerce(self.request.compile, CompileMode, "--compile")),
-            keep_epochs=self.request.keep_epochs,
+            keep_epochs=self.keep_epochs,
             save_seconds=self.request.save_seconds,
             counts_steps=self.follows_examples,
         )
@@ -243,7 +249,7 @@ class Training:
             "validation_every": self.request.validation_every,
             "early_stopping": self.request.early_stopping,
             "monitor_every": self.request.monitor_every,
-            "keep_epochs": list(self.request.keep_epochs),
+            "keep_epochs": list(self.keep_epochs),
             "dynamics": self.follows_examples,
         }
         if self.request.checkpoint is not None:
