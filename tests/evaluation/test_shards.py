@@ -5,14 +5,17 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from probmargin.core.errors import UsageError
+from probmargin.evaluation import subject
 from probmargin.evaluation.places import Shard, merge, parse_shard
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.evaluation.verdicts import EntryVerdicts, Verdicts, _join_entries
@@ -157,6 +160,16 @@ def test_shards_cover_the_set_once() -> None:
         assert sorted(places) == list(range(13))
     with pytest.raises(UsageError, match="fewer"):
         Shard(0, 20).positions(13)
+
+
+def test_processes_join_their_own_shards_whatever_else_lies_there(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attacks = ("nat", "pgd-1")
+    evaluate_subject(request(run, attacks=attacks, shard="1/3"), silent)
+    evaluate_subject(request(run, attacks=attacks, shard="2/2"), silent)
+    world = SimpleNamespace(rank=0, size=2, is_writer=True, any=bool, from_writer=lambda make: make())
+    monkeypatch.setattr(subject, "process_group", lambda _: nullcontext(world))
+    results, path = evaluate_subject(request(run, attacks=attacks), silent)
+    assert (results["num_examples"], path) == (33, run / "evaluation.json")
 
 
 @pytest.mark.slow

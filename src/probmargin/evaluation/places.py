@@ -159,14 +159,17 @@ def check_adversarial(path: Path, out: Path | None) -> None:
     check_replaces(path, "--save-adversarial", kind, lambda path: holds_arrays(path, "x_adv", "x_adv_uint8"))
 
 
-def merge(path: Path, log: Say = silent) -> tuple[dict[str, Any], Path]:
-    """Join the shards of an evaluation: those of a run's folder, or those that `--out FILE` left beside FILE."""
+def merge(path: Path, log: Say = silent, count: int | None = None) -> tuple[dict[str, Any], Path]:
+    """Join the shards of an evaluation: those of a run's folder, or those that `--out FILE` left beside FILE.
+
+    With a count, shards of evaluations in another number of parts may lie there too.
+    """
     is_runs_own = path.name == "evaluation.json" and (path.parent / "record.json").exists()
     folder = path.parent if is_runs_own else path
     place = place_of(open_run(folder), None) if folder.is_dir() or path.suffix != ".json" else place_of(None, path)
     assert place.parts is not None
     assert place.results is not None
-    shards = _shards(place.parts, path)
+    shards = _shards(place.parts, path, count)
     parts = [Verdicts.load(place.shard_path(shard)) for shard in shards]
     for shard, part in zip(shards[1:], parts[1:], strict=True):
         apart = differences(_fixed(parts[0]), _fixed(part))
@@ -183,10 +186,11 @@ def merge(path: Path, log: Say = silent) -> tuple[dict[str, Any], Path]:
     return results, place.results
 
 
-def _shards(folder: Path, path: Path) -> list[Shard]:
+def _shards(folder: Path, path: Path, count: int | None) -> list[Shard]:
     """All shards of a folder, complete, or a line that says which are missing."""
     found = [re.fullmatch(r"shard-(\d+)-of-(\d+)", file.stem) for file in sorted(folder.glob("shard-*.npz"))]
     shards = [Shard(int(match[1]) - 1, int(match[2])) for match in found if match]
+    shards = [shard for shard in shards if count in (None, shard.count)]
     if not shards:
         place = f"--out {typed(path)}" if path.suffix == ".json" else typed(path)
         raise UsageError(f"{path} holds no shards; make them with: probmargin evaluate {place} --shard 1/2, then 2/2")

@@ -97,7 +97,8 @@ def evaluate_subject(request: EvaluationRequest, log: Say) -> tuple[dict[str, An
         if world.size == 1:
             return results, path
         world.any(False)  # all shards are written
-        return world.from_writer(lambda: merge(place.run.path if place.run else Path(str(request.out)), log))
+        whole = place.run.path if place.run else Path(str(request.out))
+        return world.from_writer(lambda: merge(whole, log, world.size))
 
 
 @dataclass(frozen=True)
