@@ -108,6 +108,40 @@ def test_missing_and_foreign_shards_are_refused(run: Path) -> None:
         merge(run)
 
 
+def test_shards_of_the_same_attacks_in_another_order_belong_together(run: Path) -> None:
+    evaluate_subject(request(run, attacks=("nat", "pgd-1", "pgd-2"), shard="1/2"), silent)
+    evaluate_subject(request(run, attacks=("pgd-2", "nat", "pgd-1"), shard="2/2"), silent)
+    said: list[str] = []
+    results, _ = merge(run, said.append)
+    assert results["worst_case"]["attacks"] == ["pgd-1", "pgd-2"]
+    assert not any("left out" in line for line in said)
+
+
+@pytest.mark.parametrize("knows_more", ["1/2", "2/2"])
+def test_an_attack_that_one_shard_alone_knows_is_left_out(run: Path, knows_more: str) -> None:
+    attacks, more = ("nat", "pgd-1"), ("nat", "apgd-ce")
+    for shard in ("1/2", "2/2"):
+        evaluate_subject(request(run, attacks=attacks, shard=shard), silent)
+    expected, path = merge(run)
+    evaluate_subject(request(run, attacks=more, shard=knows_more), silent)
+    said: list[str] = []
+    results, _ = merge(run, said.append)
+    assert [line for line in said if "left out, since only some shards know them: apgd-ce" in line]
+    assert "apgd-ce" not in results
+    for name in attacks:
+        assert results[name]["correct"] == expected[name]["correct"]
+    assert results["worst_case"]["correct"] == expected["worst_case"]["correct"]
+    # Least margins are over all attacks that looked at an image: by the common ones alone they are not known.
+    assert "confusion" not in results["worst_case"]
+    assert set(results["margins"]) == {"quantiles", "clean"}
+    assert not any(name.endswith("_adv") for name in np.load(path.with_suffix(".npz")))
+    for shard in ("1/2", "2/2"):
+        evaluate_subject(request(run, attacks=more, shard=shard), silent)
+    results, _ = merge(run, said.append)
+    assert results["worst_case"]["attacks"] == ["pgd-1", "apgd-ce"]
+    assert "confusion" in results["worst_case"]
+
+
 def test_shards_of_fewer_images_are_refused(run: Path) -> None:
     attacks = ("nat", "pgd-1")
     evaluate_subject(request(run, attacks=attacks, shard="1/2", num_examples=10), silent)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +82,16 @@ class Place:
             but = ", without --fresh" if fresh else ""
             raise Interrupted(f"interrupted; what is judged is stored; go on with the same command{but}") from None
 
-    def write(self, results: Mapping[str, Any], verdicts: Verdicts) -> None:
-        """Write the results, what is known of each example, and the run's record."""
+    def write(self, results: Mapping[str, Any], verdicts: Verdicts, *, knows_worst: bool = True) -> None:
+        """Write the results, what is known of each example, and the run's record.
+
+        The worst of each example is not known by these attacks alone where others that looked at it are left out.
+        """
         if self.results is None:
             return
-        if self.parts is not None:
+        if self.parts is not None and knows_worst:
             verdicts.save(known_path(self.parts, verdicts))
-        write_arrays(self.results.with_suffix(".npz"), _arrays(verdicts))
+        write_arrays(self.results.with_suffix(".npz"), _arrays(verdicts, knows_worst=knows_worst))
         write_json(self.results, results)
         if self.run is not None:
             record = self.run.record
@@ -118,11 +121,11 @@ class Place:
         return together
 
 
-def _arrays(verdicts: Verdicts) -> dict[str, Array]:
+def _arrays(verdicts: Verdicts, *, knows_worst: bool) -> dict[str, Array]:
     """Per example: its place, label, predictions and margins, clean and in the worst case."""
     arrays = {"ids": verdicts.ids, **verdicts.places(), "labels": verdicts.labels}
     names = dict(zip(SCORES, ("logit_margin", "probabilistic_margin", "predicted"), strict=True))
-    for suffix, group in (("nat", verdicts.clean), ("adv", verdicts.worst)):
+    for suffix, group in (("nat", verdicts.clean), *((("adv", verdicts.worst),) if knows_worst else ())):
         arrays |= {f"{names[key]}_{suffix}": group[key] for key in SCORES}
     return arrays
 
@@ -170,7 +173,7 @@ def merge(path: Path, log: Say = silent, count: int | None = None) -> tuple[dict
     assert place.parts is not None
     assert place.results is not None
     shards = _shards(place.parts, path, count)
-    parts = [Verdicts.load(place.shard_path(shard)) for shard in shards]
+    parts, left_out = _with_common([Verdicts.load(place.shard_path(shard)) for shard in shards])
     for shard, part in zip(shards[1:], parts[1:], strict=True):
         apart = differences(_fixed(parts[0]), _fixed(part))
         if apart:
@@ -182,8 +185,26 @@ def merge(path: Path, log: Say = silent, count: int | None = None) -> tuple[dict
     joined.facts["hardware"] = ", ".join(dict.fromkeys(part.facts.get("hardware", "") for part in parts))
     joined = place.joined(joined, log)
     results = summarize(joined)
-    place.write(results, joined)
+    if left_out:
+        log(
+            f"left out, since only some shards know them: {', '.join(left_out)}; evaluate the others so and merge again"
+        )
+        results["margins"].pop("worst_case")
+        results.get("worst_case", {}).pop("confusion", None)
+    place.write(results, joined, knows_worst=not left_out)
     return results, place.results
+
+
+def _with_common(parts: list[Verdicts]) -> tuple[list[Verdicts], list[str]]:
+    """Shards with the attacks that all of them know, in the order of the first; and the attacks that only some know.
+
+    They stay as they are where each knows another one than the rest: these were not asked for the same.
+    """
+    common = [name for name in parts[0].entries if all(name in part.entries for part in parts)]
+    if all(len(part.entries) > len(common) for part in parts):
+        return parts, []
+    others = dict.fromkeys(name for part in parts for name in part.entries if name not in common)
+    return [replace(part, entries={name: part.entries[name] for name in common}) for part in parts], list(others)
 
 
 def _shards(folder: Path, path: Path, count: int | None) -> list[Shard]:
