@@ -150,6 +150,41 @@ def statistics(world: World, share: World, size: int) -> torch.Tensor:
     return mean
 
 
+class Follows(nn.Module):
+    """Has buffers of its own: one that moves, one that is set anew, one that stays, and one that counts."""
+
+    moves: torch.Tensor
+    anew: torch.Tensor
+    stays: torch.Tensor
+    counts: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("moves", torch.zeros(()))
+        self.register_buffer("anew", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("stays", torch.tensor([0.1, 0.7, -torch.inf]))
+        self.register_buffer("counts", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.moves.lerp_(x.detach().mean(), 0.1)
+        self.anew = 0.9 * self.anew + 0.1 * x.detach().amax()
+        self.counts += 1
+        return x
+
+
+def followed(world: World, share: World, size: int) -> dict[str, torch.Tensor]:
+    """Buffers after two passes, of which the second alone is on one process's share."""
+    torch.manual_seed(0)
+    norm, follows = nn.InstanceNorm2d(6, track_running_stats=True), Follows()
+    model = nn.Sequential(nn.Conv2d(1, 6, 3), follows, norm, nn.Flatten(), nn.Linear(96, 4)).double()
+    follows.stays = follows.stays.float()
+    network = Network(model) if world.size == 1 else DistributedNetwork(model, "fp32", world)
+    for part in (World(), share):
+        network.forward(share_of(part, size).x)
+        network.settle()
+    return {name: tensor.clone() for name, tensor in model.named_buffers()}
+
+
 def main(out: Path, size: int) -> None:
     with process_group(torch.device("cpu")) as world:
         found = {f"{name}: {key}": value for name in METHODS for key, value in one_step(name, world, size).items()}
@@ -163,6 +198,7 @@ def main(out: Path, size: int) -> None:
             found |= {f"{name}, left out: {key}": value for key, value in left_out(name, world, size).items()}
         assert "leaves a parameter out of some passes" in refusal(world, size)
         found["statistics"] = statistics(world, world, size)
+        found |= {f"followed: {key}": value for key, value in followed(world, world, size).items()}
         found["statistics of all"] = world.reduce(found["statistics"])
         if world.is_writer:
             save_file({key: value.clone().contiguous() for key, value in found.items()}, out)

@@ -78,6 +78,20 @@ def test_processes_share_one_batch_as_one_process_does(tmp_path: Path, processes
     torch.testing.assert_close(shared["statistics"], means.mean(dim=0), rtol=0, atol=1e-12)
     torch.testing.assert_close(shared["statistics of all"], processes * shared["statistics"], rtol=0, atol=1e-12)
 
+    check_buffers(shared, [module.followed(World(), World(rank, processes), size) for rank in range(processes)])
+
+
+def check_buffers(shared: dict[str, torch.Tensor], each: list[dict[str, torch.Tensor]]) -> None:
+    """Floating buffers have become the mean of what each process alone would have; whole numbers stay its own."""
+    for name, value in each[0].items():
+        alone = torch.stack([buffers[name] for buffers in each]).double()
+        is_still = name in ("1.stays", "1.counts", "2.num_batches_tracked")
+        assert is_still or alone.std(dim=0).max() > 1e-6
+        found = shared[f"followed: {name}"]
+        assert found.dtype == value.dtype
+        torch.testing.assert_close(found.double(), alone.mean(dim=0), rtol=0, atol=1e-7 if is_still else 1e-12)
+    assert torch.equal(shared["followed: 1.stays"], each[0]["1.stays"])
+
 
 def test_every_row_belongs_to_one_process() -> None:
     for count in (1, 7, 64, 65):

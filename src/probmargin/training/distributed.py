@@ -1,5 +1,7 @@
 """A network trained by several processes."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -16,8 +18,9 @@ from probmargin.training.network import Network
 class DistributedNetwork(Network):
     """Loss passes go through torch's DistributedDataParallel; attacks use the model itself.
 
-    Batch norm normalises with each process's own images, unless its layers are SyncBatchNorm. Its running statistics
-    are averaged over the processes after every step, so that all attack, evaluate and save one model.
+    Batch norm normalises with each process's own images, unless its layers are SyncBatchNorm. Its running statistics,
+    and what else of floating buffers has moved, are averaged over the processes after every step, so that all attack,
+    evaluate and save one model.
     """
 
     def __init__(
@@ -34,6 +37,13 @@ class DistributedNetwork(Network):
         norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and not isinstance(m, nn.SyncBatchNorm)]
         pairs = [(module.running_mean, module.running_var) for module in norms]
         self._statistics = [tensor for pair in pairs for tensor in pair if tensor is not None]
+        done = {id(tensor) for tensor in self._statistics}
+        self._settled = {
+            (module, name): tensor.clone()
+            for module in model.modules()
+            for name, tensor in module.named_buffers(recurse=False)
+            if tensor.is_floating_point() and id(tensor) not in done and not isinstance(module, nn.SyncBatchNorm)
+        }
 
     def forward(self, x: Images) -> Logits:
         """Training-mode pass with gradient; moves batch-norm statistics."""
@@ -56,13 +66,27 @@ class DistributedNetwork(Network):
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Average the running statistics of batch norm."""
-        if not self._statistics:
-            return
-        mean = self.world.reduce(torch.cat([tensor.flatten() for tensor in self._statistics])) / self.world.size
-        parts = mean.split([tensor.numel() for tensor in self._statistics])
-        for tensor, part in zip(self._statistics, parts, strict=True):
-            tensor.copy_(part.view_as(tensor))
+        """Average the running statistics of batch norm, and what other floating buffers have moved by."""
+        if self._statistics:
+            for tensor, mean in zip(self._statistics, self._means(self._statistics), strict=True):
+                tensor.copy_(mean)
+        if self._settled:
+            self._settle_others()
+
+    def _settle_others(self) -> None:
+        """By their moves, so that what stays as it is does so to the bit, infinite values among it."""
+        tensors = [module.get_buffer(name) for module, name in self._settled]
+        before = list(self._settled.values())
+        moves = [torch.where(now == was, 0.0, now - was) for now, was in zip(tensors, before, strict=True)]
+        for tensor, was, move in zip(tensors, before, self._means(moves), strict=True):
+            was.add_(move)
+            tensor.copy_(was)
+
+    def _means(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The mean of each tensor over the processes, by one message."""
+        mean = self.world.reduce(torch.cat([tensor.flatten() for tensor in tensors])) / self.world.size
+        parts = mean.split([tensor.numel() for tensor in tensors])
+        return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def with_sync_bn(model: nn.Module, device: torch.device) -> nn.Module:
