@@ -358,6 +358,8 @@ def test_file_names_that_are_no_text_are_spelt_out(tmp_path: Path) -> None:
     paint(tmp_path / "dog" / "tür.png")
     data = load_folder(tmp_path)
     assert data.train_files[5:7] == ("cat/caf\\xe8.png", "cat/caf\\xe9.png")
+    (tmp_path / "dog").rename(os.fsdecode(os.fsencode(tmp_path) + b"/d\xf4g"))
+    assert load_folder(tmp_path).classes == ("cat", "d\\xf4g")
     assert data.train_files[-1] == "dog/tür.png"
 
 

@@ -182,8 +182,9 @@ def _list(root: Path, *, may_be_empty: bool = False) -> dict[str, list[Path]]:
         raise UsageError(f"{root} holds no class folders: put the images in {root}/CLASS/")
     listing = {}
     for folder in folders:
-        listing[folder.name] = sorted(_pictures(folder))
-        if not listing[folder.name] and not may_be_empty:
+        name = _printable(folder.name)
+        listing[name] = sorted(_pictures(folder))
+        if not listing[name] and not may_be_empty:
             kinds = ", ".join(suffix[1:] for suffix in SUFFIXES)
             raise UsageError(f"class folder {folder} holds no images ({kinds}): add some or remove it")
     if not any(listing.values()):
