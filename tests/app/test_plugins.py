@@ -4,7 +4,9 @@ import hashlib
 import json
 import pickle
 import re
+import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from probmargin.data.digits import load_digits
 from probmargin.methods.plugins import check_plugins, load_plugin
 from probmargin.methods.resolve import resolve
 from probmargin.runs.run import open_run
+from probmargin.training.own_parts import check_own_parts
 from probmargin.training.plugins import plugin_facts
 
 DATACLASS = "@dataclass(frozen=True, kw_only=True)\n"
@@ -408,6 +411,45 @@ def test_a_component_that_a_phase_takes_away_is_tried_too(program: Program) -> N
     phases = 'phases=[{"from_epoch": 1, "set": {"margin": "pm_adv"}}]'
     asked = (*TRAIN, "--epochs", "2", "--set", "burn_in_epochs=0", "--set", phases)
     program.refuses("margin 'mine' returns shape (8, 1)", "--plugin", "lab.py", *asked)
+
+
+def ranked(text: str) -> str:
+    """The weight by an example's place in its batch."""
+    return text.replace("1 - 0.5 * margin", "1 - margin.argsort().argsort().to(margin.dtype) / len(margin)")
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "text", "is_refused"),
+    [
+        ("mail-at", "weight", WEIGHT, False),
+        ("mail-at", "weight", WEIGHT.replace("1 - 0.5 * margin", "margin.clone().uniform_()"), False),
+        ("mail-at", "weight", ranked(WEIGHT), True),
+        ("gairat", "weight", ranked(WEIGHT), True),
+        ("mail-at", "margin", MINE, False),
+        ("mail-at", "margin", MINE.replace("- self.threshold", "- view.adv().detach().softmax(1).amax()"), True),
+    ],
+)
+def test_a_value_by_the_whole_batch_is_refused_where_processes_share_it(
+    program: Program, method: str, kind: str, text: str, is_refused: bool
+) -> None:
+    write("own.py", text)
+    load_plugin("own.py")
+    name, data = {"weight": "line", "margin": "mine"}[kind], load_digits()
+    recipe = resolve(method, settings={kind: name, "attack.num_steps": 2, "burn_in_epochs": 0})
+    check_own_parts(recipe, tiny_net(classes=10), data.train)
+    words = f"{kind} '{name}' gives an example a value by the others in its batch, of which each of 2 processes"
+    with pytest.raises(UsageError, match=words) if is_refused else nullcontext():
+        check_own_parts(recipe, tiny_net(classes=10), data.train, 2)
+
+
+@pytest.mark.slow
+def test_two_processes_refuse_a_weight_by_the_whole_batch(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(ranked(WEIGHT), encoding="utf-8")
+    head = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--"]
+    command = [*head, "probmargin", "--plugin", "own.py", *PLAIN, "--set", "weight=line", "--epochs", "1"]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=120)
+    assert "weight 'line' gives an example a value by the others in its batch" in found.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_attack_with_slots_serves(program: Program) -> None:

@@ -1,7 +1,8 @@
 """Components of the user's own, tried on a few images before a run begins: what they promise is looked at here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -26,17 +27,21 @@ from probmargin.training.step import Batch, alone, attack_batch, loss_terms, per
 
 T = TypeVar("T")
 _IMAGES = 8
+_SAME = 1e-4
 
 
-def check_own_parts(method: Method, model: nn.Module, train: ImageSet) -> None:
-    """Refuse a component of the user's own that fails on a few of these images, or does not keep its promise."""
+def check_own_parts(method: Method, model: nn.Module, train: ImageSet, processes: int = 1) -> None:
+    """Refuse a component of the user's own that fails on a few of these images, or does not keep its promise.
+
+    Several processes share a batch: none may give an example a value by the others beside it.
+    """
     kinds = {}
     for epoch in method.epoch_plan():
         now = method.at(epoch)
         kinds[tuple(type(part) for part in _parts(now).values())] = now
     for now in kinds.values():
         if any(_is_own(part) for part in _parts(now).values()):
-            _try(now, model, train.take(range(min(_IMAGES, len(train)))))
+            _try(now, model, train.take(range(min(_IMAGES, len(train)))), processes)
 
 
 def _parts(method: Method) -> dict[str, Any]:
@@ -48,7 +53,7 @@ def _is_own(part: object) -> bool:
     return not is_ours(type(part).__module__)
 
 
-def _try(method: Method, model: nn.Module, images: ImageSet) -> None:
+def _try(method: Method, model: nn.Module, images: ImageSet, processes: int) -> None:
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     x, labels = images.floats().to(device), images.labels.to(device)
     batch = Batch(x=x, labels=labels, noise=fresh_noise(len(x), device, seed=0))
@@ -60,6 +65,8 @@ def _try(method: Method, model: nn.Module, images: ImageSet) -> None:
     with network.frozen("train") as call, torch.no_grad():
         view = view_of(call, method, batch, attacked)
         _try_weights(view, method)
+        if processes > 1:
+            _try_halves(view, method, processes)
     _try_objective(view, method)
 
 
@@ -86,6 +93,42 @@ def _try_weights(view: BatchView, method: Method) -> None:
     scaled = _values("normalizer", method.normalizer, lambda: method.normalizer(raw, reduce=alone), view)
     _check_signs("weight", method.weight, raw, margins)
     _check_signs("normalizer", method.normalizer, scaled, margins)
+
+
+def _try_halves(view: BatchView, method: Method, processes: int) -> None:
+    """A margin and a weight of an example are the same in a part of its batch; the normaliser sees all of it."""
+    margins = method.margin(view)
+    # In order, so that halves differ in whatever may be asked of a batch: ranks, means, extremes.
+    order = margins.argsort()
+    halves = (order[: len(order) // 2], order[len(order) // 2 :])
+    _check_own_values("margin", method.margin, lambda rows: method.margin(_rows(view, rows)), halves, processes)
+    _check_own_values("weight", method.weight, lambda rows: method.weight(margins[rows]), halves, processes)
+
+
+def _check_own_values(
+    kind: str, part: Any, call: Callable[[torch.Tensor], PerExample], halves: Sequence[torch.Tensor], processes: int
+) -> None:
+    """Refuse a part of the user's own by which a batch is not the sum of its halves; what is random is not told."""
+    if not _is_own(part):
+        return
+    both = torch.cat(list(halves))
+    first, again, *apart = (_called(kind, part, partial(call, rows)) for rows in (both, both, *halves))
+    if torch.equal(first, again) and not torch.allclose(first, torch.cat(apart), rtol=_SAME, atol=_SAME):
+        raise UsageError(
+            f"{kind} {part.registered_name!r} gives an example a value by the others in its batch, of which each of "
+            f"{processes} processes sees its share: give a value by the example alone, or train in one process"
+        )
+
+
+def _rows(view: BatchView, rows: torch.Tensor) -> BatchView:
+    """Some of a batch's examples."""
+    names = ("labels", "logits_nat", "logits_adv", "logits_second")
+    parts: dict[str, Any] = {name: value[rows] for name in names if (value := getattr(view, name)) is not None}
+    if (trace := view.trace) is not None:
+        steps = {name: getattr(trace, name)[:, rows] for name in ("loss", "correct", "prob_label")}
+        natural = None if trace.prob_label_nat is None else trace.prob_label_nat[rows]
+        parts["trace"] = replace(trace, **steps, prob_label_nat=natural)
+    return replace(view, **parts)
 
 
 def _try_objective(view: BatchView, method: Method) -> None:

@@ -176,7 +176,7 @@ class Training:
         if not isinstance(self.request.model, str) or ":" in self.request.model:
             whole = self.images.train.take(range(min(self.method.batch_size, len(self.images.train))))
             check_batch(model.to(self.device), whole.floats().to(self.device))
-        check_own_parts(self.method, model, self.images.train)
+        check_own_parts(self.method, model, self.images.train, self.world.size)
         if any(self.method.at(epoch).awp for epoch in self.method.epoch_plan()):
             moved_by_awp(model)
         return model, name, model_settings
