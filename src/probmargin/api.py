@@ -217,14 +217,15 @@ def evaluate(
     aa_examples: int | None = None,
     norm: Norm = "Linf",
     eps: float | None = None,
-    device: str = "cpu",
+    device: str | None = None,
     batch_size: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Judge a model on (x, y) or a loader of both: result["nat"]["accuracy"], result["pgd-20"]["robust_accuracy"].
 
     Images and labels are tensors or arrays; a loader is read once, from first to last. `eps` is 8/255 in L-inf unless
-    given. `aa_examples=N`: AutoAttack on the first N images, labelled so ("first").
+    given. `aa_examples=N`: AutoAttack on the first N images, labelled so ("first"). The model is judged on the device
+    it lies on, unless another is given.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     >>> result = evaluate(model, (torch.rand(6, 1, 2, 2), torch.tensor([0, 1, 2, 0, 1, 2])), ["nat", "pgd-5"])

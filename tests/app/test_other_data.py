@@ -166,3 +166,12 @@ def test_the_first_images_of_one_class_are_told(program: Program) -> None:
     assert words in pm.evaluate(model, (x, y), attacks=["aa"], aa_examples=4)["warnings"]
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
     assert words not in pm.evaluate(model, (x[order], y[order]), attacks=["aa"], aa_examples=4)["warnings"]
+
+
+def test_a_network_is_judged_where_it_lies() -> None:
+    """A device that nothing can be computed on shows which one is taken."""
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    data = torch.rand(6, 1, 8, 8), torch.arange(6) % 3
+    assert "accuracy" in pm.evaluate(model, data, attacks=["nat"])["nat"]
+    with pytest.raises(pm.UsageError, match="device 'meta' is not supported; use cpu or cuda"):
+        pm.evaluate(model.to("meta"), data, attacks=["nat"])

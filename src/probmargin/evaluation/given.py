@@ -27,7 +27,7 @@ def evaluate_given(
     data: tuple[Array, Array] | DataLoader[Any],
     attacks: Sequence[str],
     settings: EvaluationSettings,
-    device: str,
+    device: str | None,
 ) -> dict[str, Any]:
     """Judge a network on (x, y), tensors or arrays, or on a loader of both; not every class need occur in them."""
     check_is_network(model)
@@ -35,8 +35,9 @@ def evaluate_given(
     x, labels = as_tensor(given[0], "images"), as_tensor(given[1], "labels")
     one_class = labels.numel() > 0 and not labels.is_floating_point() and bool(labels.min() == labels.max())
     check_images(x, labels, num_classes=max(2, int(labels.max()) + 1) if one_class else None)
-    chosen, bare = pick_device(device), unwrapped(model)
-    found = next((tensor.device for tensor in (*bare.parameters(), *bare.buffers())), chosen)
+    bare = unwrapped(model)
+    found = next((tensor.device for tensor in (*bare.parameters(), *bare.buffers())), torch.device("cpu"))
+    chosen = pick_device(device or str(found))
     try:
         results = _judged(bare.to(chosen), x, labels, attacks, settings, chosen)
     finally:
