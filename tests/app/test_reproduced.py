@@ -128,6 +128,29 @@ def test_what_fats_first_three_attacks_left_is_what_the_page_says() -> None:
     )
 
 
+def test_the_mean_of_the_weights_is_what_the_page_says() -> None:
+    page = " ".join((ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8").split())
+    means = []
+    for loss in ("kl", "ce"):
+        files = (ROOT / "results").glob(f"cifar10-resnet18-mail-trades-official-{loss}-s*.metrics.jsonl")
+        epochs = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+        weights = [epoch["weight_mean"] for epoch in epochs if epoch["epoch"] >= 76]
+        means.append(sum(weights) / len(weights))
+    assert f"a mean of {means[0]:.2f} under KL and {means[1]:.2f} under CE" in page
+    assert f"a higher β, of {5 * means[0]:.1f} and {5 * means[1]:.1f}" in page
+
+
+def test_the_seconds_of_autoattack_are_those_of_the_records() -> None:
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    records = [json.loads(file.read_text(encoding="utf-8")) for file in (ROOT / "results").glob("cifar10-*.json")]
+    found = [record["evaluation"]["aa"] for record in records if "aa" in record["evaluation"]]
+    seconds = [entry["seconds"] for entry in found if entry["num_examples"] == 10_000]
+    assert f"took {min(seconds):.0f} seconds and more, beside other work on the GPU up to {max(seconds):.0f})" in readme
+    file = ROOT / "results" / "cifar10-resnet18-mail-trades-official-kl-s2.json"
+    look = json.loads(file.read_text(encoding="utf-8"))["evaluation"]["aa"]["recheck"]
+    assert f"the second look in float32, {look['seconds']:.0f} seconds here" in readme
+
+
 def test_claims_are_counted_and_listed(parts: Any, tmp_path: Path) -> None:
     keep(tmp_path, made_up("at", 1000))
     keep(tmp_path, made_up("gairat", 700))
