@@ -222,7 +222,7 @@ def test_classes_that_stand_for_something_else(program: Program) -> None:
     words = "class 1 of folder:other is 'eel', of run 'dog'; name its classes as the run does, in this order (cat, dog)"
     program.refuses(words, *asked, "folder:other")
     program.refuses("class 1 of folder:other is 'eel'", "audit", "run", "--out", "a.json", "--data", "folder:other")
-    pixels, labels = np.zeros((4, 1, 8, 8), np.uint8), np.array([0, 1, 0, 1])
+    pixels, labels = np.full((4, 1, 8, 8), 9, np.uint8), np.array([0, 1, 0, 1])
     arrays: dict[str, Any] = {"x_train": pixels, "y_train": labels, "x_test": pixels, "y_test": labels}
     np.savez("turned.npz", **arrays, classes=np.array(["dog", "cat"]))
     program.refuses("class 0 of npz:turned.npz is 'dog', of run 'cat'", *asked, "npz:turned.npz")

@@ -346,7 +346,8 @@ def test_a_full_disk_is_one_line_and_exit_code_1(program: Program, monkeypatch: 
     monkeypatch.setattr(os, "fsync", full)
     result = program(*TRAIN, "--epochs", "1", "--out", "run")
     assert result.code == 1
-    assert result.err.strip() == "probmargin: No space left on device: run/recipe.json"
+    words = "No space left on device: run/recipe.json; make room and start again, train with --resume"
+    assert result.err.strip() == f"probmargin: {words}"
 
 
 def test_two_things_at_once_are_refused(program: Program) -> None:

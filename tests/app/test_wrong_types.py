@@ -143,7 +143,7 @@ def test_evaluate_takes_what_has_a_meaning() -> None:
 
 
 def test_data_by_path(tmp_path: Path) -> None:
-    x, labels = np.zeros((4, 1, 4, 4), np.uint8), np.array([0, 1, 0, 1])
+    x, labels = np.full((4, 1, 4, 4), 9, np.uint8), np.array([0, 1, 0, 1])
     np.savez(tmp_path / "data.npz", x_train=x, y_train=labels, x_test=x, y_test=labels)
     assert pm.load_data(tmp_path / "data.npz").name.startswith("npz:")
     with pytest.raises(pm.UsageError, match="nowhere"):
