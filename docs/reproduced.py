@@ -82,7 +82,7 @@ def verdicts(results: Path) -> str:
     total = sum(counts.values())
     return (
         f"Of {total} claims of the paper {counts['holds']} hold, {counts['does not hold']} do not, "
-        f"{counts['undecided']} are undecided and {counts['not tested']} are not tested yet.\n"
+        f"undecided: {counts['undecided']}, not tested yet: {counts['not tested']}.\n"
     )
 
 
