@@ -64,6 +64,29 @@ def test_published_numbers_are_the_papers() -> None:
         published("table8/at")
 
 
+def test_every_number_that_the_paper_prints_otherwise_elsewhere_is_named_in_both_places() -> None:
+    printed: dict[tuple[str, str, str, str], dict[str, tuple[float, float]]] = {}
+    for experiment in ALL:
+        for row in experiment.rows:
+            if row.published and not row.published_for:
+                for column, numbers in published(row.published).items():
+                    cell = (experiment.data, experiment.model, row.id, column)
+                    printed.setdefault(cell, {})[row.published] = numbers
+    apart = {cell: found for cell, found in printed.items() if len(set(found.values())) > 1}
+    assert {(row, column) for _, _, row, column in apart} == {
+        *(("gairat", column) for column in ("NAT", "PGD", "AA")),
+        *(("mail-at", column) for column in ("NAT", "AA")),
+        *(("mail-trades", column) for column in ("NAT", "PGD")),
+    }
+    for (*_, column), found in apart.items():
+        for place, (mean, spread) in found.items():
+            others = {numbers for numbers in found.values() if numbers[0] != mean}
+            text = doubts(place)[column]
+            assert text.startswith(f"{mean:.2f} here, ")
+            assert all(f"{other:.2f} for the same row" in text for other, _ in others)
+            assert text.endswith("with the same deviation") is all(other == spread for _, other in others)
+
+
 def test_every_published_row_is_somewhere_in_a_table() -> None:
     text = resources.files("probmargin.experiments").joinpath("published.json").read_text(encoding="utf-8")
     printed = {f"{table}/{row}" for table, facts in json.loads(text)["tables"].items() for row in facts["rows"]}
