@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from probmargin.experiments.grid import make_grid
 from probmargin.experiments.records import read_records
 from probmargin.experiments.results_page import kept_tables
 from probmargin.experiments.two_by_two import TWO_BY_TWO
+from probmargin.reporting.claims import judge
 from probmargin.reporting.compare import Comparison, compare
 from probmargin.reporting.render import claim_rows
 from probmargin.reporting.render_words import cell_text, comparison_texts
@@ -120,7 +121,8 @@ def open_question(results: Path) -> str:
         text = f"The question is open: `{TWO_BY_TWO.name}` has no record of {', '.join(lacking)}.\n"
     else:
         head = ["question", "verdict", "decided by"]
-        text = "\n".join([markdown_table(head, []), *claim_rows(square.claims)]) + "\n"
+        rows = [*claim_rows(square.claims), *_before_square_claims(results)]
+        text = "\n".join([markdown_table(head, []), *rows]) + "\n"
     found = [one for one in tables["table2"].comparisons if one.contrast.title in QUESTION]
     found += square.comparisons
     found = [one for one in found if one.column.title == "AA"]
@@ -129,17 +131,39 @@ def open_question(results: Path) -> str:
     return f"{text}\nUnder AutoAttack, paired:\n\n{_paired(found, tables['table2'])}"
 
 
+def _before_square_records(results: Path) -> tuple[list[dict[str, Any]], dict[str, dict[int, str]]]:
+    """What AutoAttack's first attacks left: the records, and by row and seed who stands."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob(BEFORE_SQUARE))]
+    rows: dict[str, dict[int, str]] = {row.id: {} for row in TWO_BY_TWO.rows}
+    for one in (one for record in found for one in record["rows"]):
+        rows[_row_of(one, rows)][one["seed"]] = one["correct"]
+    return found, rows
+
+
+def _row_of(one: Mapping[str, Any], names: Iterable[str]) -> str:
+    (name,) = (name for name in names if one["run"] == f"cifar10-resnet18-{name}-s{one['seed']}")
+    return name
+
+
+def _before_square_claims(results: Path) -> list[str]:
+    """The same questions, of all seeds, after the last attack that all rows of a seed went through."""
+    _, rows = _before_square_records(results)
+    columns = make_grid(TWO_BY_TWO).columns
+    cells = {name: [verdicts if column.title == "AA" else {} for column in columns] for name, verdicts in rows.items()}
+    judged = [judge(claim, columns, cells) for claim in TWO_BY_TWO.claims]
+    told = [one for one in judged if one.comparisons]
+    return [f"| {one.claim.text}, unfinished attacks left out | {one.verdict} | {one.evidence} |" for one in told]
+
+
 def before_square(results: Path) -> str:
     """The two-by-two attack by attack, where AutoAttack was not carried through in every row.
 
     Rows of a seed are compared after the last attack that all of them went through.
     """
-    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob(BEFORE_SQUARE))]
-    rows: dict[str, dict[int, str]] = {row.id: {} for row in TWO_BY_TWO.rows}
+    found, rows = _before_square_records(results)
     after: list[list[str]] = []
     for one in (one for record in found for one in record["rows"]):
-        (name,) = (name for name in rows if one["run"] == f"cifar10-resnet18-{name}-s{one['seed']}")
-        rows[name][one["seed"]] = one["correct"]
+        name = _row_of(one, rows)
         shares = [one["robust_accuracy"].get(stage) for stage in VERSIONS["standard"]]
         after.append(
             [f"`{name}`", str(one["seed"]), *("unfinished" if share is None else f"{share:.2%}" for share in shares)]

@@ -209,6 +209,22 @@ def test_the_question_stays_open_until_the_two_by_two_is_run(parts: Any, tmp_pat
     assert "| interaction: weights under CE - under KL | AA | +0.30 [" in text
 
 
+def test_what_all_seeds_say_short_of_the_unfinished_attacks_has_a_verdict_too(parts: Any, tmp_path: Path) -> None:
+    asked = {cells[0]: cells[1:] for cells in cells_of(parts["open-question"](ROOT / "results").split("\n\n")[0])}
+    weights, attack = (f"`{row}` above `{SQUARE[0]}` in AA" for row in (SQUARE[1], SQUARE[2]))
+    verdict, evidence = asked[f"{weights}, unfinished attacks left out"]
+    assert verdict == "holds"
+    assert evidence.endswith("+0.74 [+0.40, +1.07], 10,000 images, 3 seeds"), (
+        "the interval is that over seeds, the wider"
+    )
+    verdict, evidence = asked[f"{attack}, unfinished attacks left out"]
+    assert verdict == "undecided"
+    assert evidence.endswith("+0.49 [-0.29, +1.27], 10,000 images, 3 seeds")
+    for row, right in zip(SQUARE, (980, 984, 1020, 1030), strict=True):
+        keep(tmp_path, made_up(row, right, experiment="two-by-two"))
+    assert "left out" not in parts["open-question"](tmp_path), "no record of unfinished ones"
+
+
 PAIRS = ((SQUARE[1], SQUARE[0]), (SQUARE[3], SQUARE[2]), (SQUARE[2], SQUARE[0]), (SQUARE[3], SQUARE[1]))
 
 

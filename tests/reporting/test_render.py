@@ -99,6 +99,18 @@ def test_no_p_where_seeds_do_not_differ() -> None:
     assert "| 2 seeds, std 0.00 |" in markdown(build_table(table(), rows))
 
 
+def test_from_three_seeds_on_a_difference_has_an_interval_over_them_too() -> None:
+    verdicts = (("at", ("1000", "1000", "1000")), ("mail-at", ("1100", "1110", "1110")))
+    rows = [record(name, seed, aa=aa) for name, texts in verdicts for seed, aa in enumerate(texts, start=1)]
+    made = build_table(table(trials=3), rows)
+    # 25, 50 and 50 points: 41.67 ± 4.3027 * 14.43 / sqrt(3)
+    assert "3 seeds [+5.81, +77.52], std 14.43, p 0.0377 |" in markdown(made)
+    (line,) = (line for line in csv.DictReader(io.StringIO(comparisons_csv(made))) if line["t_p"])
+    assert (line["seeds_low"], line["seeds_high"]) == ("5.8112", "77.5221")
+    for few in csv.DictReader(io.StringIO(comparisons_csv(MADE))):
+        assert (few["seeds_low"], few["seeds_high"], few["t_p"]) == ("", "", "")
+
+
 def test_numbers_of_another_row_say_whose_they_are() -> None:
     other = row("mail-at", is_extra=True, published={"AA": (50.0, 1.0)}, published_for="for mail-at")
     made = build_table(table(rows=(row("at"), other)), [record("mail-at")])

@@ -13,7 +13,7 @@ CELL_FIELDS = (
 ).split()
 COMPARISON_FIELDS = (
     "table difference column attack protocol images seed points low high only_first only_second mcnemar_p z_p seeds "
-    "seeds_std t_p"
+    "seeds_std seeds_low seeds_high t_p"
 ).split()
 CLAIM_FIELDS = "table row column others by verdict decided_by points low high images seeds missing".split()
 
@@ -77,6 +77,10 @@ def _comparison(table: Table, found: Comparison) -> list[Fields]:
     facts = {"table": table.spec.name, "difference": found.contrast.title, "column": column.label}
     facts |= {"attack": column.attack, "protocol": column.protocol, "images": str(found.num_examples)}
     tests = {"z_p": _p(found.images_p), "seeds_std": _decimal(found.seeds_std), "t_p": _p(found.seeds_p)}
+    if found.seeds_interval is not None:
+        tests |= {
+            key: _decimal(end) for key, end in zip(("seeds_low", "seeds_high"), found.seeds_interval, strict=True)
+        }
     together = {"seed": "all", "seeds": len(found.seeds), **_points(found, found.interval)}
     lines: list[Fields] = [facts | together | tests]
     for pair, difference in zip(found.pairs, found.seed_differences, strict=False):
@@ -86,7 +90,7 @@ def _comparison(table: Table, found: Comparison) -> list[Fields]:
 
 
 def comparisons_csv(table: Table) -> str:
-    """Paired comparisons: the interval over images, z test and t test of all seeds; McNemar's by seed."""
+    """Paired comparisons: the intervals over images and seeds, z test and t test of all seeds; McNemar's by seed."""
     return _written(COMPARISON_FIELDS, (line for found in table.comparisons for line in _comparison(table, found)))
 
 

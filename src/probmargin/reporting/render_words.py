@@ -12,7 +12,7 @@ COMPARISON_TITLES = ("difference", "column", "points", "images", "over images", 
 COMPARISON_LEGEND = (
     "Paired differences in points, with the ends of a 95 % interval over the images all its rows share. Over images: "
     "McNemar's exact test of the images that one row alone gets right, by seed; a z test where more than two rows are "
-    "compared. Over seeds: t test, from three seeds on."
+    "compared. Over seeds, from three on: the ends of a 95 % interval over them, and a t test."
 )
 CLAIM_LEGEND = (
     "Claims, in parts: one holds where the 95 % interval of each paired difference that it needs lies above what it "
@@ -79,7 +79,8 @@ def comparison_texts(found: Comparison) -> list[str]:
         over_images = f"z test, {p_text(found.images_p)}"
     over_seeds = DASH
     if found.seeds_std is not None:
-        over_seeds = f"{len(found.seeds)} seeds, std {found.seeds_std:.2f}"
+        ends = "" if found.seeds_interval is None else " [{:+.2f}, {:+.2f}]".format(*found.seeds_interval)
+        over_seeds = f"{len(found.seeds)} seeds{ends}, std {found.seeds_std:.2f}"
     if found.seeds_p is not None:
         over_seeds += f", {p_text(found.seeds_p)}"
     low, high = found.interval
