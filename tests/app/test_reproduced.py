@@ -168,7 +168,7 @@ def test_the_seconds_of_autoattack_are_those_of_the_records() -> None:
 def test_claims_are_counted_and_listed(parts: Any, tmp_path: Path) -> None:
     keep(tmp_path, made_up("at", 1000))
     keep(tmp_path, made_up("gairat", 700))
-    counted = "Of 47 claims of the paper 2 hold, 0 do not, undecided: 0, not tested yet: 45.\n"
+    counted = "Of 56 claims of the paper 2 hold, 2 do not, 0 are undecided and 52 are not tested yet.\n"
     assert parts["verdicts"](tmp_path) == counted
     text = parts["claims"](tmp_path)
     assert "| `table2` | `at` at least 5 points above `gairat` in AA | holds | `at - gairat` +15.00 [" in text

@@ -118,6 +118,18 @@ def test_claims_name_rows_and_columns_and_agree_with_what_the_paper_prints(exper
                 assert printed[claim.alike][claim.column][0] == numbers[claim.row], claim.text
 
 
+def test_the_papers_words_on_gairat_and_on_each_weighted_method_are_claims() -> None:
+    (table2,) = find("table2")
+    pairs = {(claim.row, claim.others[0], claim.column) for claim in table2.claims if len(claim.others) == 1}
+    assert {("gairat", "at", "PGD"), ("gairat", "at", "APGD"), ("mail-at", "gairat", "CW")} <= pairs
+    assert {("mail-at", "at", column) for column in ("PGD", "APGD")} <= pairs
+    assert {("mail-trades", "trades", column) for column in ("PGD", "APGD", "CW", "AA")} <= pairs
+    # No pair of rows is counted twice because two tables print it.
+    every = [(claim, experiment) for experiment in ALL for claim in experiment.claims]
+    told = [(claim.text, experiment.data, experiment.model) for claim, experiment in every if len(claim.others) == 1]
+    assert len(told) == len(set(told))
+
+
 def test_on_svhn_two_rows_share_the_most_natural_accuracy() -> None:
     (svhn,) = find("table4-svhn")
     assert "FAT and MAIL-AT have the most natural accuracy" in svhn.claim
