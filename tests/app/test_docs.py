@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import typer
 from page_blocks import ROOT
+from scipy.stats import binomtest
 
 from probmargin import api
 from probmargin.cli import main as main  # its import adds the commands
@@ -78,6 +79,17 @@ def test_tables_are_those_of_the_records(scripts: Any, capsys: pytest.CaptureFix
     stale = tables.filled("<!-- made by docs/tables.py: speed -->\nold\n<!-- end -->")
     assert "old" not in stale
     assert "images a second" in stale
+
+
+def test_what_a_second_look_leaves_open_is_said(scripts: Any) -> None:
+    said = scripts("tables").second_look()
+    found = re.search(r"together (none|\d+) of (\d+) fell, which leaves room for ([\d.]+) %", said)
+    assert found
+    broken, looked, most = found.groups()
+    assert said.startswith("None of 100 still leaves room for 3.7 % of the survivors")
+    assert int(looked) >= 700
+    counts = (0 if broken == "none" else int(broken), int(looked))
+    assert float(most) == round(100 * binomtest(*counts).proportion_ci(method="wilson").high, 1)
 
 
 def test_the_arithmetic_of_large_runs(scripts: Any) -> None:

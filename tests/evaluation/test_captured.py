@@ -205,6 +205,8 @@ def test_a_second_look_finds_what_a_blind_search_missed() -> None:
     assert every.broken >= look.broken >= 15
     assert bool(standing[10:].all())
     assert look.line().startswith(f"{look.broken} of 20 survivors")
+    assert look.line().endswith("of all, 95% interval"), "20 of 30 are a sample"
+    assert every.line().endswith("these are all")
 
 
 def test_float16_keeps_the_digits_of_tf32() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from probmargin.core.stats import wilson_interval
 from probmargin.core.types import Classifier
 from probmargin.evaluation.search import Finding, Outcome, Parts, Stage, Subject, full_float32, run_stages
 
@@ -16,6 +17,8 @@ RECHECKED = 100
 class Recheck:
     """How many survivors were attacked again, and how many of them fell."""
 
+    survivors: int
+    """All that stood; a random few of them were attacked."""
     examples: int
     broken: int
     seconds: float
@@ -25,8 +28,18 @@ class Recheck:
         return {"precision": "float32", "examples": self.examples, "broken": self.broken, "seconds": self.seconds}
 
     def line(self) -> str:
-        """As said."""
-        return f"{self.broken} of {self.examples} survivors broken in a second look in float32 ({self.seconds:.1f} s)"
+        """As said: what was seen of a sample, and what that leaves open for all survivors.
+
+        >>> Recheck(survivors=4900, examples=100, broken=0, seconds=60.0).line()
+        '0 of 100 survivors broken in a second look in float32 (60.0 s): 0.0% to 3.7% of all, 95% interval'
+        >>> Recheck(survivors=30, examples=30, broken=1, seconds=9.0).line()
+        '1 of 30 survivors broken in a second look in float32 (9.0 s): these are all'
+        """
+        low, high = wilson_interval(self.broken, self.examples)
+        is_sample = self.examples < self.survivors
+        what = f"{low:.1%} to {high:.1%} of all, 95% interval" if is_sample else "these are all"
+        seen = f"{self.broken} of {self.examples} survivors broken in a second look in float32 ({self.seconds:.1f} s)"
+        return f"{seen}: {what}"
 
 
 def recheck(
@@ -46,7 +59,7 @@ def recheck(
         outcome = run_stages(exact, stages, chosen, Parts(), _ignore, _ignore_stage)
     left = list(outcome.after.values())[-1]
     examples = int(chosen.sum())
-    return Recheck(examples, examples - int(left.sum()), time.perf_counter() - begun)
+    return Recheck(len(survivors), examples, examples - int(left.sum()), time.perf_counter() - begun)
 
 
 def _ignore(_: Stage, __: Finding) -> None:
