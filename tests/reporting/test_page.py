@@ -294,7 +294,8 @@ def test_two_runs_are_compared_over_the_same_images(tmp_path: Path) -> None:
     assert found["PGD-20"].words == "no clear difference"
     sentence = compared(first, second, list(found.values()))
     assert sentence == (
-        "b is right on 16.0 points more of the images than a (AutoAttack), more than chance explains (p < 0.0001)."
+        "b is right on 16.0 points more of the images than a (AutoAttack), more than the choice of images explains "
+        "(p < 0.0001)."
     )
     page = Page(render([first, second]))
     # p12 = 17/102, p21 = 1/102: 15.69 ± 1.96 * 3.86
