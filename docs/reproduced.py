@@ -3,8 +3,11 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from scipy.special import ndtri, stdtrit as t_end
 
 from probmargin.evaluation.autoattack import VERSIONS
 from probmargin.experiments.catalogue import find
@@ -12,8 +15,8 @@ from probmargin.experiments.grid import make_grid
 from probmargin.experiments.records import read_records
 from probmargin.experiments.results_page import kept_tables
 from probmargin.experiments.two_by_two import TWO_BY_TWO
-from probmargin.reporting.claims import judge
-from probmargin.reporting.compare import Comparison, compare
+from probmargin.reporting.claims import Judged, judge
+from probmargin.reporting.compare import Comparison, Z, compare
 from probmargin.reporting.render import claim_rows
 from probmargin.reporting.render_words import cell_text, comparison_texts
 from probmargin.reporting.study_text import table as markdown_table
@@ -29,7 +32,7 @@ BEFORE_SQUARE = "two-by-two-before-square-s*.json"
 def _compared(line: Line) -> list[list[str]]:
     """Ours in every column and, where the paper has the row, its numbers and how ours stand to them."""
     cells = [cell if cell and cell.mean is not None else None for cell in map(line.cell, TITLES)]
-    rows = [[cell_text(cell) if cell else "-" for cell in cells]]
+    rows = [[cell_text(cell, line.trials) if cell else "-" for cell in cells]]
     if any(cell and cell.published for cell in cells):
         rows.append([f"{cell.published[0]:.2f}" if cell and cell.published else "-" for cell in cells])
         rows.append([_distance(cell) for cell in cells])
@@ -78,13 +81,29 @@ def reproduced(results: Path) -> str:
 
 
 def verdicts(results: Path) -> str:
-    """How many claims hold."""
-    counts = Counter(found.verdict for table in _paper_tables(results) for found in table.claims)
-    total = sum(counts.values())
+    """How many claims hold, and how many still do with intervals as wide as so many comparisons ask for."""
+    found = [one for table in _paper_tables(results) for one in table.claims]
+    counts = Counter(one.verdict for one in found)
+    compared = sum(len(one.comparisons) for one in found)
+    strict = Counter(_widened(one, compared).verdict for one in found)
     return (
-        f"Of {total} claims of the paper {counts['holds']} hold, {counts['does not hold']} do not, "
-        f"undecided: {counts['undecided']}, not tested yet: {counts['not tested']}.\n"
+        f"Of {len(found)} claims of the paper {counts['holds']} hold, {counts['does not hold']} do not, "
+        f"{counts['undecided']} are undecided and {counts['not tested']} are not tested yet. With intervals widened "
+        f"for the {compared} comparisons behind them (Bonferroni) {strict['holds']} hold and "
+        f"{strict['does not hold']} do not.\n"
     )
+
+
+def _widened(found: Judged, compared: int) -> Judged:
+    """The same claim by intervals that miss none of so many differences in 95 of 100 cases."""
+    tail = 0.025 / max(compared, 1)
+
+    def wider(one: Comparison) -> Comparison:
+        degrees = len(one.seeds) - 1
+        std = one.seeds_std and one.seeds_std * t_end(degrees, 1 - tail) / t_end(degrees, 0.975)
+        return replace(one, error=one.error * -ndtri(tail) / Z, seeds_std=std)
+
+    return replace(found, comparisons=tuple(map(wider, found.comparisons)))
 
 
 def _paper_tables(results: Path) -> list[Table]:

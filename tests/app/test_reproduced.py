@@ -209,11 +209,21 @@ def test_the_seconds_of_autoattack_are_those_of_the_records() -> None:
 def test_claims_are_counted_and_listed(parts: Any, tmp_path: Path) -> None:
     keep(tmp_path, made_up("at", 1000))
     keep(tmp_path, made_up("gairat", 700))
-    counted = "Of 56 claims of the paper 2 hold, 2 do not, 0 are undecided and 52 are not tested yet.\n"
-    assert parts["verdicts"](tmp_path) == counted
+    counted = "Of 56 claims of the paper 2 hold, 2 do not, 0 are undecided and 52 are not tested yet."
+    wider = "With intervals widened for the 4 comparisons behind them (Bonferroni) 2 hold and 2 do not.\n"
+    assert parts["verdicts"](tmp_path) == f"{counted} {wider}"
     text = parts["claims"](tmp_path)
     assert "| `table2` | `at` at least 5 points above `gairat` in AA | holds | `at - gairat` +15.00 [" in text
     assert "| `table2` | `mail-trades` above the paper's 7 other rows in AA | not tested | rows missing: " in text
+
+
+def test_a_claim_that_holds_narrowly_does_not_among_many(parts: Any, tmp_path: Path) -> None:
+    keep(tmp_path, made_up("trades", 1000))
+    keep(tmp_path, made_up("mail-trades", 1007))
+    # 7 of 2,000 images one way: 7 ± 1.96 * 3 at one comparison, 7 ± 2.64 * 3 at six.
+    said = parts["verdicts"](tmp_path)
+    assert said.startswith("Of 56 claims of the paper 4 hold, 0 do not, 0 are undecided and 52 are not tested yet.")
+    assert said.endswith("widened for the 6 comparisons behind them (Bonferroni) 0 hold and 0 do not.\n")
 
 
 def test_at_is_compared_with_its_weighted_kin_beside_the_papers_differences(parts: Any, tmp_path: Path) -> None:

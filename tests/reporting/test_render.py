@@ -99,6 +99,16 @@ def test_no_p_where_seeds_do_not_differ() -> None:
     assert "| 2 seeds, std 0.00 |" in markdown(build_table(table(), rows))
 
 
+def test_a_number_of_fewer_seeds_than_its_row_says_of_how_many() -> None:
+    rows = [record("at", 1, aa="1000"), record("at", 2, aa="1100"), record("at", 3)]
+    del rows[2]["evaluation"]["aa"]
+    made = build_table(table(trials=3), rows)
+    (line,) = (line for line in markdown(made).splitlines() if line.startswith("| `at` | 3 |"))
+    assert line.endswith("| 37.50 ± 17.68 (2 seeds) |")
+    assert r"37.50 $\pm$ 17.68 (2 seeds)" in latex(made)
+    assert "seeds)" not in line.removesuffix("(2 seeds) |"), "the others rest on all"
+
+
 def test_from_three_seeds_on_a_difference_has_an_interval_over_them_too() -> None:
     verdicts = (("at", ("1000", "1000", "1000")), ("mail-at", ("1100", "1110", "1110")))
     rows = [record(name, seed, aa=aa) for name, texts in verdicts for seed, aa in enumerate(texts, start=1)]

@@ -34,7 +34,7 @@ def _line(line: Line, *, has_drop: bool) -> list[str]:
     name = f"`{line.row.id}`" + (" (extra)" if line.row.is_extra else "")
     paper = f"· paper {line.row.published_for}".rstrip()
     drops = [[points(line.drop)], [points(line.published_drop)], [""]] if has_drop else [[], [], []]
-    rows = [_row(name, str(line.trials or DASH), *(cell_text(cell) for cell in line.cells), *drops[0])]
+    rows = [_row(name, str(line.trials or DASH), *(cell_text(cell, line.trials) for cell in line.cells), *drops[0])]
     if line.row.published:
         rows.append(_row(paper, "5", *(printed(cell) for cell in line.cells), *drops[1]))
     if any(cell.difference is not None for cell in line.cells):

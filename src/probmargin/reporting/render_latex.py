@@ -118,7 +118,7 @@ def _cells(*texts: str) -> str:
 def _line(line: Line, *, has_drop: bool) -> list[str]:
     name = latex_text(line.row.id) + (r"$^\ast$" if line.row.is_extra else "")
     drops = [[points(line.drop)], [points(line.published_drop)], [""]] if has_drop else [[], [], []]
-    own = _cells(str(line.trials or DASH), *(cell_text(cell) for cell in line.cells), *drops[0])
+    own = _cells(str(line.trials or DASH), *(cell_text(cell, line.trials) for cell in line.cells), *drops[0])
     rows = [f"{name} & {own}"]
     if line.row.published:
         paper = latex_text(f"paper {line.row.published_for}".rstrip())

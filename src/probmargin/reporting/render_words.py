@@ -32,10 +32,14 @@ def number(mean: float | None, std: float | None) -> str:
     return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
 
 
-def cell_text(cell: Cell) -> str:
-    """A cell's number with its deviation over seeds; of one seed, with half its interval over images in brackets."""
+def cell_text(cell: Cell, trials: int = 0) -> str:
+    """A cell's number with its deviation over seeds; of one seed, with half its interval over images in brackets.
+
+    Of several seeds, but fewer than the row's `trials`, it says of how many.
+    """
     if cell.interval is None:
-        return number(cell.mean, cell.std)
+        few = f" ({cell.trials} seeds)" if 0 < cell.trials < trials else ""
+        return number(cell.mean, cell.std) + few
     low, high = cell.interval
     return f"{number(cell.mean, None)} (±{(high - low) / 2:.2f})"
 
