@@ -80,4 +80,4 @@ def test_bars_have_the_heights_they_are_given() -> None:
     axes = new_figure(3, 2).subplots()
     grouped_bars(axes, ["a", "b"], {"one": [1.0, 2.0], "two": [None, 4.0]})
     assert [bar.get_height() for bar in axes.patches] == [1.0, 2.0, 0.0, 4.0]  # type: ignore[attr-defined]
-    assert [text.get_text() for text in axes.texts] == ["1.0", "2.0", "0.0", "4.0"]
+    assert [text.get_text() for text in axes.texts] == ["1.0", "2.0", "-", "4.0"]

@@ -37,14 +37,15 @@ _CERTAIN = 0.9995
 
 
 def grouped_bars(axes: "Axes", groups: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> None:
-    """Bars side by side, told apart by hatching too; a value that does not exist has none."""
+    """Bars side by side, told apart by hatching too; in the place of a value that does not exist is a dash."""
     width = 0.8 / len(series)
     for place, ((name, values), style) in enumerate(zip(series.items(), BARS, strict=False)):
         at = np.arange(len(groups)) + (place - (len(series) - 1) / 2) * width
         heights = [0.0 if value is None else value for value in values]
         axes.bar(at, heights, width, label=name, edgecolor="black", linewidth=0.5, zorder=2, **style)
-        for x, height in zip(at, heights, strict=True):
-            axes.annotate(f"{height:.1f}", (x, height), (0, 1), textcoords="offset points", ha="center", fontsize=4.8)
+        for x, value, height in zip(at, values, heights, strict=True):
+            text = "-" if value is None else f"{value:.1f}"
+            axes.annotate(text, (x, height), (0, 1), textcoords="offset points", ha="center", fontsize=4.8)
     top = max(value or 0.0 for values in series.values() for value in values)
     axes.set_ylim(0, 1.35 * top or 1.0)
     axes.set_xticks(range(len(groups)), [group.replace(" ", "\n") for group in groups])
