@@ -87,6 +87,10 @@ def test_the_worst_case_covers_what_every_attack_saw() -> None:
     both = [a == b == "1" for a, b in zip(result["pgd-2"]["correct"], result["aa"]["correct"], strict=False)]
     nat = [digit == "1" for digit in result["nat"]["correct"]]
     assert worst_case(verdicts).tolist() == [a and b for a, b in zip(both, nat, strict=False)]
+    levels = result["margins"]["quantiles"]
+    for group, arrays, count in (("clean", verdicts.clean, 30), ("worst_case", verdicts.worst, 5)):
+        expected = np.quantile(arrays["margin"][:count].astype(np.float64), levels)
+        assert result["margins"][group]["logit_margin"] == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.1), ("L2", 0.4)])

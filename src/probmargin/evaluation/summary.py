@@ -86,12 +86,16 @@ def _worst_case(verdicts: Verdicts, attacked: list[str]) -> dict[str, Any]:
 
 
 def _margins(verdicts: Verdicts) -> dict[str, Any]:
-    """Quantiles of the margins; those of each example are kept in a file of arrays."""
-    groups = {"clean": verdicts.clean, "worst_case": verdicts.worst}
+    """Quantiles of the margins; those of each example are kept in a file of arrays.
+
+    The worst case is that of the images which every attack saw: elsewhere it is the worst of fewer.
+    """
+    everywhere = np.ones(len(verdicts.ids), dtype=bool)
+    groups = {"clean": (verdicts.clean, everywhere), "worst_case": (verdicts.worst, seen_by_all(verdicts))}
     plain: dict[str, Any] = {"quantiles": list(QUANTILES)}
-    for group, arrays in groups.items():
+    for group, (arrays, seen) in groups.items():
         for name, key in (("logit_margin", "margin"), ("probabilistic_margin", "pm")):
-            values = np.quantile(arrays[key].astype(np.float64), QUANTILES)
+            values = np.quantile(arrays[key][seen].astype(np.float64), QUANTILES)
             plain.setdefault(group, {})[name] = [round(float(value), 5) for value in values]
     return plain
 
