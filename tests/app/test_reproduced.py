@@ -115,12 +115,26 @@ def test_what_the_page_says_of_table_2_in_words_is_so() -> None:
     assert theirs == [1.84, 0.15, -1.2]
     betas = [one.interval for one in table.comparisons if one.contrast.title == "mart-beta6 - mart"]
     assert len(betas) == 5
-    assert all(low < 0 < high for low, high in betas), "MART at the two betas is as good in every column"
+    assert all(low < 0 < high for low, high in betas), "no column tells MART at the two betas apart"
     for line in table.lines:
         first = next(cell for cell in line.cells if cell.column.is_part)
         if first.mean is not None and (paper := line.row.published.get("AA")):
             bound = 100 * agreement_bound(paper[1] / 100, 1, first.mean / 100, first.num_examples)
             assert abs(first.mean - paper[0]) <= bound, f"{line.row.id} is beyond on the first 1,000 images too"
+
+
+def test_what_the_page_says_of_awp_is_so() -> None:
+    (table,) = (table for table in kept_tables(ROOT / "results") if table.spec.name == "table2")
+    printed = {line.row.id: line.row.published for line in table.lines}
+    moved = {one.column.title: one for one in table.comparisons if one.contrast.title == "awp - at"}
+    assert [round(moved[title].difference, 2) for title in ("NAT", "PGD", "AA")] == [-5.86, 3.53, 2.02]
+    assert moved["CW"].interval[0] < 0 < moved["CW"].interval[1]
+    gained = {title: round(printed["awp"][title][0] - printed["at"][title][0], 2) for title in ("NAT", "PGD", "AA")}
+    assert gained == {"NAT": 0.31, "PGD": 3.72, "AA": 2.1}
+    below = {one.column.title: one for one in table.comparisons if one.contrast.title == "mail-trades - awp"}
+    assert round(below["AA"].difference, 2) == 0.83
+    assert below["AA"].interval[0] > 0
+    assert round(printed["mail-trades"]["AA"][0] - printed["awp"]["AA"][0], 2) == 3.6
 
 
 def first_standing(count: int) -> dict[str, dict[int, list[bool]]]:
