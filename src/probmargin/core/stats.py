@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtr
 
 
 def wilson_interval(successes: int, total: int, z: float = 1.959964) -> tuple[float, float]:
@@ -86,6 +85,8 @@ def paired_t(differences: Sequence[float]) -> float | None:
         return None
     if std == 0.0:
         return 1.0 if mean == 0.0 else 0.0
+    from scipy.special import stdtr  # a tenth of the start of every command that trains or judges
+
     degrees = len(differences) - 1
     return float(2.0 * stdtr(degrees, -abs(mean) / (std / math.sqrt(len(differences)))))
 
