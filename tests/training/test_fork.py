@@ -1,6 +1,7 @@
 """A run that branches off another ends where training from scratch ends, or is refused."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from blobs import blobs
 from torch import nn
-from training_runs import Listener, StopAfter, fit, let_accuracy_fall, recipe, same
+from training_runs import Fit, Listener, StopAfter, fit, let_accuracy_fall, recipe, same, undisturbed as undisturbed
 
 from probmargin.core.errors import Interrupted, UsageError
 from probmargin.core.settings import AWP, EMA
@@ -20,6 +21,13 @@ from probmargin.training.fork import described, parse_fork
 from probmargin.training.state import TrainState
 
 FORKED_AT = 4
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that children branch off; copy it before writing into it."""
+    return fit(tmp_path_factory.mktemp("runs") / "parent", recipe("at"), keep_epochs=(FORKED_AT,), dynamics=True)[1]
+
 
 
 def without_rates(path: Path) -> list[dict[str, object]]:
@@ -38,12 +46,11 @@ CHILDREN = {
 
 
 @pytest.mark.parametrize("key", CHILDREN)
-def test_a_fork_equals_training_from_scratch(tmp_path: Path, key: str) -> None:
+def test_a_fork_equals_training_from_scratch(parent: Path, undisturbed: Fit, tmp_path: Path, key: str) -> None:
     child = CHILDREN[key]
     assert child.burn_in_epochs >= FORKED_AT or not child.is_reweighted
-    fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,), dynamics=True)
-    forked, path = fit(tmp_path / "fork", child, fork=f"{tmp_path / 'parent'}@{FORKED_AT}", dynamics=True)
-    scratch, other = fit(tmp_path / "scratch", child, dynamics=True)
+    forked, path = fit(tmp_path / "fork", child, fork=f"{parent}@{FORKED_AT}", dynamics=True)
+    scratch, other = undisturbed(child, dynamics=True)
     assert same(scratch, forked)
     assert without_rates(path) == without_rates(other)
     record = open_run(path).record
@@ -58,25 +65,25 @@ def killed(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_fork_killed_before_its_first_epoch_keeps_what_examples_did(tmp_path: Path) -> None:
-    fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,), dynamics=True)
-    origin = f"{tmp_path / 'parent'}@{FORKED_AT}"
+def test_a_fork_killed_before_its_first_epoch_keeps_what_examples_did(
+    parent: Path, undisturbed: Fit, tmp_path: Path
+) -> None:
+    origin = f"{parent}@{FORKED_AT}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TrainState, "restore", killed)
         with pytest.raises(KeyboardInterrupt):
             fit(tmp_path / "fork", recipe("mail-at"), fork=origin, dynamics=True)
     fit(tmp_path / "fork", recipe("mail-at"), resume=True, dynamics=True)
-    fit(tmp_path / "whole", recipe("mail-at"), dynamics=True)
-    found, expected = (np.load(tmp_path / name / "dynamics.npz") for name in ("fork", "whole"))
+    _, whole = undisturbed(recipe("mail-at"), dynamics=True)
+    found, expected = (np.load(path / "dynamics.npz") for path in (tmp_path / "fork", whole))
     np.testing.assert_array_equal(found["epochs"], expected["epochs"])
     np.testing.assert_array_equal(found["margin"], expected["margin"])
 
 
 @pytest.mark.parametrize("steps", [2, 3, 4])
-def test_a_fork_is_resumed_like_any_run(tmp_path: Path, steps: int) -> None:
-    fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,))
-    origin = f"{tmp_path / 'parent'}@{FORKED_AT}"
-    scratch, _ = fit(tmp_path / "scratch", recipe("mail-at"))
+def test_a_fork_is_resumed_like_any_run(parent: Path, undisturbed: Fit, tmp_path: Path, steps: int) -> None:
+    origin = f"{parent}@{FORKED_AT}"
+    scratch, whole = undisturbed(recipe("mail-at"))
     with pytest.raises(Interrupted):
         fit(tmp_path / "fork", recipe("mail-at"), fork=origin, reporter=StopAfter(steps))
     again = origin if steps == 2 else None
@@ -84,7 +91,7 @@ def test_a_fork_is_resumed_like_any_run(tmp_path: Path, steps: int) -> None:
     assert same(scratch, resumed)
     assert [row["epoch"] for row in open_run(path).metrics] == list(range(6))
     with pytest.raises(UsageError, match="forked_from"):
-        fit(tmp_path / "scratch", recipe("mail-at"), resume=True, fork=origin)
+        fit(whole, recipe("mail-at"), resume=True, fork=origin)
 
 
 def test_a_fork_that_is_compiled_otherwise_says_so_and_its_record_too(tmp_path: Path) -> None:
@@ -141,9 +148,8 @@ def test_a_network_that_has_changed_is_refused_and_nothing_is_written(tmp_path: 
     assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == kept
 
 
-def test_a_fork_killed_before_its_first_state_asks_for_its_origin_again(tmp_path: Path) -> None:
-    fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,))
-    origin = f"{tmp_path / 'parent'}@{FORKED_AT}"
+def test_a_fork_killed_before_its_first_state_asks_for_its_origin_again(parent: Path, tmp_path: Path) -> None:
+    origin = f"{parent}@{FORKED_AT}"
     whole, path = fit(tmp_path / "fork", recipe("mail-at"), fork=origin)
     for state in open_run(path).states():
         state.with_suffix(".json").unlink()
@@ -179,15 +185,17 @@ def test_epochs_under_phases_are_compared_as_they_are_trained() -> None:
         (recipe("at", epochs=4, burn_in_epochs=4, lr_milestones=()), "nothing is left to train after 4 of 4 epochs"),
     ],
 )
-def test_a_fork_that_would_not_equal_scratch_is_refused_by_name(tmp_path: Path, child: Method, words: str) -> None:
-    fit(tmp_path / "parent", recipe("at", lr_milestones=(4, 5)), keep_epochs=(FORKED_AT,))
+def test_a_fork_that_would_not_equal_scratch_is_refused_by_name(
+    undisturbed: Fit, tmp_path: Path, child: Method, words: str
+) -> None:
+    _, parent = undisturbed(recipe("at", lr_milestones=(4, 5)), keep_epochs=(FORKED_AT,))
     with pytest.raises(UsageError, match=words):
-        fit(tmp_path / "fork", child, fork=f"{tmp_path / 'parent'}@{FORKED_AT}")
+        fit(tmp_path / "fork", child, fork=f"{parent}@{FORKED_AT}")
     assert not (tmp_path / "fork").exists()
 
 
-def test_other_data_seeds_and_models_are_refused(tmp_path: Path) -> None:
-    _, parent = fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,))
+def test_other_data_seeds_and_models_are_refused(parent: Path, tmp_path: Path) -> None:
+    parent = Path(shutil.copytree(parent, tmp_path / "parent"))
     origin, out = f"{parent}@{FORKED_AT}", tmp_path / "fork"
     with pytest.raises(UsageError, match="seed is 1 there and 2 here"):
         fit(out, recipe(), fork=origin, seed=2)
@@ -273,8 +281,7 @@ def test_a_fork_keeps_the_states_that_scratch_keeps(tmp_path: Path, monkeypatch:
     assert not [line for line in listener.said if "not kept" in line]
 
 
-def test_a_state_that_the_parent_has_not_kept_is_named(tmp_path: Path) -> None:
-    _, parent = fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,))
+def test_a_state_that_the_parent_has_not_kept_is_named(parent: Path, tmp_path: Path) -> None:
     listener = Listener()
     fit(tmp_path / "fork", recipe("at"), fork=f"{parent}@{FORKED_AT}", keep_epochs=(2, 5), reporter=listener)
     assert f"{parent} has not kept its state after 2 epochs: it is not kept here" in listener.said
@@ -282,8 +289,10 @@ def test_a_state_that_the_parent_has_not_kept_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("monitor", [None, "pgd-20:16,cw:16", "pgd-20:8"])
-def test_a_fork_has_the_numbers_of_its_own_monitors_alone(tmp_path: Path, monitor: str | None) -> None:
-    _, parent = fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,), monitor="pgd-20:16", monitor_every=1)
+def test_a_fork_has_the_numbers_of_its_own_monitors_alone(
+    undisturbed: Fit, tmp_path: Path, monitor: str | None
+) -> None:
+    _, parent = undisturbed(recipe("at"), keep_epochs=(FORKED_AT,), monitor="pgd-20:16", monitor_every=1)
     asked: dict[str, Any] = {"monitor": monitor, "monitor_every": 2}
     fit(tmp_path / "fork", recipe("at"), fork=f"{parent}@{FORKED_AT}", **asked)
     fit(tmp_path / "scratch", recipe("at"), **asked)
@@ -307,8 +316,7 @@ def test_numbers_of_a_monitor_that_a_resume_has_changed_are_left_out(tmp_path: P
     assert looks == [["cw"]] * FORKED_AT + [["cw", "pgd-20"]] * 2
 
 
-def test_the_record_tells_a_forks_own_seconds_from_the_whole(tmp_path: Path) -> None:
-    _, parent = fit(tmp_path / "parent", recipe("at"), keep_epochs=(FORKED_AT,))
+def test_the_record_tells_a_forks_own_seconds_from_the_whole(parent: Path, tmp_path: Path) -> None:
     facts = json.loads((parent / "checkpoints" / f"state-{FORKED_AT:04d}.json").read_text())
     with pytest.raises(Interrupted):
         fit(tmp_path / "fork", recipe("mail-at"), fork=f"{parent}@{FORKED_AT}", reporter=StopAfter(3))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from training_runs import Listener, fit, recipe, same, within
+from training_runs import Fit, Listener, fit, recipe, same, undisturbed as undisturbed, within
 
 from probmargin.data.digits import load_digits
 from probmargin.engine import checkpoints
@@ -117,9 +117,10 @@ def test_two_hundred_epochs_hold_no_more_memory_than_five(tmp_path: Path) -> Non
     assert weigher.bytes[-1] <= 1.03 * weigher.bytes[4]
 
 
-def test_a_start_killed_before_its_first_state_begins_anew(tmp_path: Path) -> None:
+def test_a_start_killed_before_its_first_state_begins_anew(undisturbed: Fit, tmp_path: Path) -> None:
     """The record is there, an epoch's line and half a checkpoint too, but no state."""
-    whole, path = fit(tmp_path / "run", recipe())
+    whole, path = undisturbed(recipe())
+    path = shutil.copytree(path, tmp_path / "run")
     for state in open_run(path).states():
         checkpoints.remove(state)
     (path / "recipe.json").unlink()

@@ -1,6 +1,7 @@
 """The loop end to end, on data so small that it takes a second."""
 
 import json
+import shutil
 import signal
 import threading
 from dataclasses import replace
@@ -11,7 +12,7 @@ import torch
 from blobs import blobs
 from strategies import tiny_net
 from torch import nn
-from training_runs import SMALL, StopAfter, fit, recipe, same
+from training_runs import SMALL, Fit, StopAfter, fit, recipe, same, undisturbed as undisturbed
 
 import probmargin.training.train as train_module
 from probmargin import api as pm
@@ -49,8 +50,8 @@ def test_training_makes_a_linear_model_robust(tmp_path: Path) -> None:
     assert after["nat"]["accuracy"] >= 0.95
 
 
-def test_a_second_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
-    first, path = fit(tmp_path / "a", recipe())
+def test_a_second_run_is_the_same_to_the_bit(undisturbed: Fit, tmp_path: Path) -> None:
+    first, path = undisturbed(recipe())
     second, other = fit(tmp_path / "b", recipe())
     assert same(first, second)
     losses = [[row["loss"] for row in open_run(p).metrics] for p in (path, other)]
@@ -80,8 +81,8 @@ def test_a_run_writes_what_it_promises(tmp_path: Path) -> None:
     assert not list(path.rglob("*.part"))
 
 
-def test_metrics_say_what_the_batches_did(tmp_path: Path) -> None:
-    _, path = fit(tmp_path / "at", recipe("at"))
+def test_metrics_say_what_the_batches_did(undisturbed: Fit, tmp_path: Path) -> None:
+    _, path = undisturbed(recipe("at"))
     rows = open_run(path).metrics
     assert all(row["natural_accuracy"] is None for row in rows)
     assert all(0 <= row["robust_accuracy"] <= 1 for row in rows)
@@ -104,11 +105,11 @@ STATEFUL = {
 @pytest.mark.parametrize("key", STATEFUL)
 @pytest.mark.parametrize(("steps", "number"), [(9, signal.SIGINT), (12, signal.SIGTERM)])
 def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
-    tmp_path: Path, key: str, steps: int, number: signal.Signals
+    undisturbed: Fit, tmp_path: Path, key: str, steps: int, number: signal.Signals
 ) -> None:
     """Nine steps end within an epoch of four, twelve at an epoch's end."""
     method = STATEFUL[key]
-    whole, path = fit(tmp_path / "whole", method)
+    whole, path = undisturbed(method, keep_epochs=(3,))
     request = TrainRequest(out=tmp_path / "cut", model="small-cnn", device="cpu")
     with pytest.raises(Interrupted, match="--resume"):
         train(method, blobs(), request, StopAfter(steps, number))
@@ -123,10 +124,10 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
 
 
 @pytest.mark.parametrize("key", STATEFUL)
-def test_a_longer_run_is_a_shorter_one_gone_on(tmp_path: Path, key: str) -> None:
+def test_a_longer_run_is_a_shorter_one_gone_on(undisturbed: Fit, tmp_path: Path, key: str) -> None:
     """run(6) = run(3) + resume(3): the states after the third are thrown away."""
-    whole, path = fit(tmp_path / "run", STATEFUL[key], keep_epochs=(3,))
-    run = open_run(path)
+    whole, path = undisturbed(STATEFUL[key], keep_epochs=(3,))
+    run = open_run(shutil.copytree(path, tmp_path / "run"))
     epochs = [row["epoch"] for row in run.metrics]
     for state in run.states():
         if state.name != "state-0003":
@@ -136,8 +137,9 @@ def test_a_longer_run_is_a_shorter_one_gone_on(tmp_path: Path, key: str) -> None
     assert [row["epoch"] for row in run.metrics] == epochs
 
 
-def test_a_damaged_state_is_passed_over_with_a_message(tmp_path: Path) -> None:
-    whole, path = fit(tmp_path / "run", recipe())
+def test_a_damaged_state_is_passed_over_with_a_message(undisturbed: Fit, tmp_path: Path) -> None:
+    whole, path = undisturbed(recipe())
+    path = shutil.copytree(path, tmp_path / "run")
     last = open_run(path).states()[-1].with_suffix(".safetensors")
     content = bytearray(last.read_bytes())
     content[len(content) // 2] ^= 0xFF
@@ -149,8 +151,8 @@ def test_a_damaged_state_is_passed_over_with_a_message(tmp_path: Path) -> None:
     assert same(whole, dict(model.state_dict()))
 
 
-def test_the_record_lists_the_states_a_run_has_gone_on_from(tmp_path: Path) -> None:
-    whole, path = fit(tmp_path / "whole", recipe())
+def test_the_record_lists_the_states_a_run_has_gone_on_from(undisturbed: Fit, tmp_path: Path) -> None:
+    whole, path = undisturbed(recipe())
     assert open_run(path).record["resumes"] == []
     cut, places = tmp_path / "cut", [{"epoch": 1, "batch": 1}, {"epoch": 3, "batch": 0}]
     for steps, resume, expected in ((5, False, []), (7, True, places[:1]), (3, True, places)):
@@ -229,16 +231,17 @@ def test_a_record_of_before_resumes_were_listed_and_optimizers_named_is_gone_on_
     assert open_run(tmp_path / "run").record["resumes"] == [{"epoch": 1, "batch": 1}]
 
 
-def test_resuming_a_finished_run_says_so(tmp_path: Path) -> None:
-    whole, path = fit(tmp_path / "run", recipe())
+def test_resuming_a_finished_run_says_so(undisturbed: Fit, tmp_path: Path) -> None:
+    whole, path = undisturbed(recipe())
+    path = shutil.copytree(path, tmp_path / "run")
     reporter = StopAfter(-1)
     _, model = train(recipe(), blobs(), TrainRequest(out=path, model="small-cnn", resume=True), reporter)
     assert any("is finished" in text for text in reporter.said)
     assert same(whole, dict(model.state_dict()))
 
 
-def test_another_run_in_the_folder_is_never_overwritten(tmp_path: Path) -> None:
-    _, path = fit(tmp_path / "run", recipe())
+def test_another_run_in_the_folder_is_never_overwritten(undisturbed: Fit, tmp_path: Path) -> None:
+    path = shutil.copytree(undisturbed(recipe())[1], tmp_path / "run")
     kept = (path / "metrics.jsonl").read_bytes()
     with pytest.raises(UsageError, match="already holds a run"):
         fit(path, recipe())
@@ -257,25 +260,24 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
     assert open_run(tmp_path / "run").record["seed"] == 1
 
 
-def test_the_average_is_what_is_evaluated_and_saved(tmp_path: Path) -> None:
+def test_the_average_is_what_is_evaluated_and_saved(undisturbed: Fit, tmp_path: Path) -> None:
     method = replace(recipe("at"), ema=resolve("at", settings={"ema.decay": 0.5}).ema)
     averaged, path = fit(tmp_path / "ema", method)
-    plain, _ = fit(tmp_path / "plain", recipe("at"))
+    plain, _ = undisturbed(recipe("at"))
     assert not same(averaged, plain)
     assert same(averaged, dict(open_run(path).model.state_dict()))
 
 
 def test_fresh_momentum_and_skipped_epochs(tmp_path: Path) -> None:
     phase = Phase(from_epoch=4, start_from_epoch=2, fresh_momentum=True)
-    _, path = fit(tmp_path / "jump", recipe(phases=(phase,)))
+    without, path = fit(tmp_path / "jump", recipe(phases=(phase,)))
     assert [row["epoch"] for row in open_run(path).metrics] == [0, 1, 4, 5]
     with_memory, _ = fit(tmp_path / "memory", recipe(phases=(replace(phase, fresh_momentum=False),)))
-    without, _ = fit(tmp_path / "jump2", recipe(phases=(phase,)))
     assert not same(with_memory, without)
 
 
-def test_weights_to_start_from_and_frozen_layers(tmp_path: Path) -> None:
-    weights, path = fit(tmp_path / "first", recipe("at"))
+def test_weights_to_start_from_and_frozen_layers(undisturbed: Fit, tmp_path: Path) -> None:
+    weights, path = undisturbed(recipe("at"))
     saved = open_run(path).states()[-1].with_suffix(".safetensors")
     again, _ = fit(tmp_path / "second", recipe("at", lr=1e-12), checkpoint=saved)
     for name, tensor in weights.items():
@@ -292,8 +294,8 @@ def test_weights_to_start_from_and_frozen_layers(tmp_path: Path) -> None:
         fit(tmp_path / "fourth", recipe("at"), model=model)
 
 
-def test_a_checkpoint_that_does_not_fit_or_cannot_be_read(tmp_path: Path) -> None:
-    _, path = fit(tmp_path / "first", recipe("at"))
+def test_a_checkpoint_that_does_not_fit_or_cannot_be_read(undisturbed: Fit, tmp_path: Path) -> None:
+    _, path = undisturbed(recipe("at"))
     saved = open_run(path).states()[-1].with_suffix(".safetensors")
     with pytest.raises(UsageError, match="does not fit"):
         fit(tmp_path / "second", recipe("at"), checkpoint=saved, model=tiny_net(classes=2))
