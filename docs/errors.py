@@ -102,7 +102,8 @@ def _last_separator(text: str) -> int | None:
     return last
 
 
-def messages() -> list[Message]:
+@cache
+def messages() -> tuple[Message, ...]:
     """Every message in the code that stands by itself; one that only puts a name before another is left out."""
     found = []
     for path in sorted(SOURCE.rglob("*.py")):
@@ -112,7 +113,7 @@ def messages() -> list[Message]:
                 for text in templates(node.args[0], path):
                     if not text.endswith(": {error}") and not text.startswith("unknown {kind}"):
                         found.append(Message(file, node.lineno, code, text))
-    return found
+    return tuple(found)
 
 
 def templates(node: ast.expr, path: Path) -> Iterator[str]:
