@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from few_digits import use_few_digits
 
 from probmargin.core.errors import UsageError
 from probmargin.engine import checkpoints
@@ -36,7 +37,8 @@ TINY = Experiment(
 
 
 def use_tiny(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Let the catalogue hold the tiny experiment alone, two epochs a run, in a folder of its own."""
+    """Let the catalogue hold the tiny experiment alone, two epochs a run on few images, in a folder of its own."""
+    use_few_digits(monkeypatch)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(catalogue, "EXPERIMENTS", {"tiny": (TINY,)})
     monkeypatch.setattr(catalogue, "_SINGLE", (TINY,))

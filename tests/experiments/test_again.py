@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from experiment_helpers import QUICK, TINY
+from experiment_helpers import QUICK, TINY, use_tiny
 
 from probmargin.core.errors import Interrupted, UsageError
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
-from probmargin.experiments import catalogue, grid, reproduce as module, work
+from probmargin.experiments import catalogue, reproduce as module, work
 from probmargin.experiments.experiment import Column, Experiment, Row
 from probmargin.experiments.figure1c import FIGURE1C
 from probmargin.experiments.figure4 import FIGURE4
@@ -39,11 +39,9 @@ MORE = Experiment(
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+    use_tiny(monkeypatch, tmp_path)
     monkeypatch.setattr(catalogue, "EXPERIMENTS", {"tiny": (TINY,), "more": (MORE,)})
     monkeypatch.setattr(catalogue, "_SINGLE", (TINY, MORE))
-    monkeypatch.setattr(grid, "SMOKE_EPOCHS", 2)
-    monkeypatch.setattr(work, "Reporter", lambda quiet=False: Reporter(quiet=True))
 
 
 def request(**changes: Any) -> ReproduceRequest:

@@ -29,7 +29,6 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fit(tmp_path_factory.mktemp("runs") / "parent", recipe("at"), keep_epochs=(FORKED_AT,), dynamics=True)[1]
 
 
-
 def without_rates(path: Path) -> list[dict[str, object]]:
     return [{k: v for k, v in row.items() if k != "images_per_second"} for row in open_run(path).metrics]
 
