@@ -1,7 +1,9 @@
 """A quick look after a long one: results of before stay where they can, and are named where they cannot."""
 
+import errno
 import json
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,9 @@ import numpy as np
 import pytest
 
 from probmargin.attacks.apgd import APGD
+from probmargin.core.errors import UsageError
 from probmargin.evaluation.places import merge
+from probmargin.evaluation.run_audit import audit_subject
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.runs.run import Run
 
@@ -157,6 +161,36 @@ def test_results_that_go_to_a_file_leave_the_runs_own_as_they_are(run: Path, tmp
         assert json.loads(out.read_text(encoding="utf-8")) == results
         assert ("pgd-1" in results) == (eps is None), "what is known under the same conditions is known here too"
         assert {path.name: path.read_bytes() for path in run.glob("*.json")} == before
+
+
+def no_writing_below(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a disk that is mounted for reading alone, for root too."""
+    plain = tempfile.TemporaryFile
+
+    def refused(*, dir: Path) -> Any:
+        if dir.is_relative_to(folder):
+            raise PermissionError(errno.EACCES, "Permission denied", str(dir))
+        return plain(dir=dir)
+
+    monkeypatch.setattr("probmargin.engine.files.tempfile.TemporaryFile", refused)
+
+
+def test_a_run_that_cannot_be_written_to_is_judged_into_a_file(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_writing_below(run, monkeypatch)
+    before = sorted(run.rglob("*"))
+    with monkeypatch.context() as patch:
+        patch.setattr("probmargin.evaluation.subject.judge", lambda *_, **__: pytest.fail("judged in vain"))
+        patch.setattr("probmargin.evaluation.run_audit.audit", lambda *_, **__: pytest.fail("audited in vain"))
+        with pytest.raises(UsageError, match=r"Permission denied.*; choose another --out"):
+            evaluate_subject(asked(run, "nat"), lambda line: None)
+        with pytest.raises(UsageError, match=r"Permission denied.*; choose another --out"):
+            audit_subject(asked(run, "nat"), None, lambda line: None)
+    out = tmp_path / "mine.json"
+    assert evaluate_subject(asked(run, "nat", out=out), lambda line: None)[1] == out
+    assert (tmp_path / "mine.json.parts").is_dir()
+    assert sorted(run.rglob("*")) == before
 
 
 def test_a_shard_keeps_what_it_held(run: Path) -> None:

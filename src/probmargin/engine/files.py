@@ -102,6 +102,15 @@ def check_can_write(path: Path, option: str) -> None:
         raise UsageError(f"cannot write to {path} ({error.strerror}: {where}); choose another {option}") from None
 
 
+def can_write(path: Path) -> bool:
+    """Whether something can be written there."""
+    try:
+        check_can_write(path, "")
+    except (UsageError, OSError):
+        return False
+    return True
+
+
 def check_file(path: Path, option: str) -> None:
     """Refuse a place that cannot be a file we write."""
     if path.is_dir():

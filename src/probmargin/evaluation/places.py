@@ -10,7 +10,7 @@ from typing import Any
 from probmargin.core.errors import Interrupted, UsageError
 from probmargin.core.shell import typed
 from probmargin.core.speech import Say, silent
-from probmargin.engine.files import check_replaces, holds_arrays, holds_json, write_json
+from probmargin.engine.files import can_write, check_folder, check_replaces, holds_arrays, holds_json, write_json
 from probmargin.engine.signals import terminate_as_interrupt
 from probmargin.evaluation.earlier import kept_apart, kept_lines, known_path, replaced_line, with_earlier
 from probmargin.evaluation.summary import summarize
@@ -63,6 +63,11 @@ class Place:
     results: Path | None = None
     parts: Path | None = None
     run: Run | None = None
+
+    def check(self) -> None:
+        """Refuse a run's folder that cannot be written to, before anything is computed."""
+        if self.run is not None:
+            check_folder(self.run.path, "--out FILE.json")
 
     def shard_path(self, shard: Shard) -> Path:
         """Where a shard's verdicts lie."""
@@ -134,11 +139,12 @@ def place_of(run: Run | None, out: Path | None, *, apart: bool = False) -> Place
     """A run's own folder, or a file and the folder FILE.parts beside it.
 
     Of a run whose results go to a file, what is known of each example is shared with its folder, and the results there
-    stay. Shards, which `merge` looks for beside the file, and what begins anew lie `apart`.
+    stay. Shards, which `merge` looks for beside the file, what begins anew, and all of a run in a folder that cannot be
+    written to lie `apart`.
     """
     if run is not None and (out is None or out.resolve() == run.evaluation_path.resolve()):
         return Place(run.evaluation_path, run.path / "evaluation", run)
-    if run is not None and not apart:
+    if run is not None and not apart and can_write(run.path / "evaluation"):
         return Place(out, run.path / "evaluation")
     if out is not None:
         return Place(out, out.with_name(out.name + ".parts"))

@@ -9,7 +9,7 @@ from probmargin.core.speech import Say
 from probmargin.data.dataset import DataSet
 from probmargin.engine.devices import pick_device
 from probmargin.engine.environment import surroundings
-from probmargin.engine.files import check_replaces, holds_json, write_json
+from probmargin.engine.files import check_file, check_replaces, holds_json, write_json
 from probmargin.evaluation.audit import audit, lines
 from probmargin.evaluation.parts import weights_hash
 from probmargin.evaluation.run_data import say_radius
@@ -28,6 +28,9 @@ def audit_subject(request: EvaluationRequest, surrogate: Path | None, log: Say) 
     ):
         check_replaces(request.out, "--out", "audit", lambda path: holds_json(path, "verdict", "checks"))
     run, model, data, _ = open_subject(request, log)
+    path = run.audit_path if run is not None and request.out is None else request.out
+    if path is not None:
+        check_file(path, "--out FILE.json")
     check_gradient(model, (data.channels, *data.image_size), str(request.run or request.model))
     count = min(NUM_EXAMPLES, len(data.test)) if request.num_examples is None else request.num_examples
     settings = settings_of(replace(request, num_examples=count), run, len(data.test))
@@ -49,7 +52,6 @@ def audit_subject(request: EvaluationRequest, surrogate: Path | None, log: Say) 
     result |= surroundings(device)
     for line in lines(result):
         log(line)
-    path = run.audit_path if run is not None and request.out is None else request.out
     if path is not None:
         write_json(path, result)
     return result, path

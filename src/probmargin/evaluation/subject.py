@@ -87,6 +87,7 @@ def evaluate_subject(request: EvaluationRequest, log: Say) -> tuple[dict[str, An
     owner = run if run is not None and request.checkpoint is None and run_data.is_own(run, data) else None
     with process_group(pick_device(request.device)) as world:
         place = place_of(owner, request.out, apart=request.fresh or request.shard is not None or world.size > 1)
+        place.check()
         if place.results is None and world.is_writer:
             log("no --out is given: results are printed and not kept, and what is stopped begins anew")
         shard = _shard(request, world, place)
