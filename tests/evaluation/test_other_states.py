@@ -152,3 +152,24 @@ def test_a_run_without_an_attack_is_told_its_radius(trained: Path, tmp_path: Pat
     assert sum("was trained without an attack: eps is 8/255; give --eps" in line for line in said) == 2
     evaluate_subject(asked(run, eps="0.05"), said.append)
     assert sum("without an attack" in line for line in said) == 2
+
+
+def test_a_run_that_is_not_finished_is_said_to_be_so(trained: Path, tmp_path: Path) -> None:
+    """Killed on the way, it has a state like any other, whose numbers would pass for those of the whole training."""
+    run = shutil.copytree(trained, tmp_path / "run")
+    said: list[str] = []
+    evaluate_subject(asked(run), said.append)
+    assert not any("not finished" in line for line in said)
+    for path in (run / "checkpoints").glob("state-0002.*"):
+        path.unlink()
+    record = json.loads((run / "record.json").read_text(encoding="utf-8"))
+    record.pop("train_seconds")
+    (run / "record.json").write_text(json.dumps(record), encoding="utf-8")
+    evaluate_subject(asked(run), said.append)
+    audit_subject(asked(run, num_examples=2), None, said.append)
+    pm.export(run, tmp_path / "a.safetensors", num_examples=2, log=said.append)
+    line = f"{run} is not finished: its state after epoch 1 of 2 is taken; train it with --resume"
+    assert said.count(line) == 3
+    named = run / "checkpoints" / "state-0001.safetensors"
+    evaluate_subject(asked(run, checkpoint=named, out=tmp_path / "e.json"), said.append)
+    assert said.count(line) == 3, "a state that is named is the one that is meant"

@@ -115,7 +115,7 @@ def _model(run: Run, request: ExportRequest, log: Say) -> tuple[nn.Module, int]:
     if request.model is not None and request.checkpoint is None:
         return request.model, len(run.metrics)
     _, state, notes = run.load_state(request.checkpoint)
-    for note in notes:
+    for note in [*notes, *([] if request.checkpoint else run.unfinished(state))]:
         log(note)
     return run.rebuild(state.part("ema") or state.part("model")), int(state.facts["epoch"])
 

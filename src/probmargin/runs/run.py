@@ -123,9 +123,20 @@ class Run:
         return self.load_model()[0]
 
     def load_model(self, state: Path | None = None) -> tuple[nn.Module, list[str]]:
-        """The same, or that of another state, with a sentence for each damaged one that was passed over."""
+        """The same, or that of another state, with sentences on damaged ones and on training that is not finished."""
         _, saved, notes = self.load_state(state)
-        return self.rebuild(saved.part("ema") or saved.part("model")), notes
+        left = [] if state is not None else self.unfinished(saved)
+        return self.rebuild(saved.part("ema") or saved.part("model")), [*notes, *left]
+
+    def unfinished(self, last: checkpoints.Checkpoint) -> list[str]:
+        """A sentence where the last state is not the end of training: a run that ended by itself knows its time."""
+        done, total = int(last.facts["epoch"]), read_json_object(self.recipe_path).get("epochs")
+        # A damaged recipe is named by who reads all of it.
+        if "train_seconds" in self.record or not isinstance(total, int) or done >= total:
+            return []
+        return [
+            f"{self.path} is not finished: its state after epoch {done} of {total} is taken; train it with --resume"
+        ]
 
     def rebuild(self, weights: dict[str, torch.Tensor]) -> nn.Module:
         """The run's network with these weights."""
