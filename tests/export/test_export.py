@@ -111,6 +111,21 @@ def test_a_file_is_the_model_with_its_normalisation_at_any_batch_size(
         torch.testing.assert_close(logits, original(x[:2]), rtol=1e-4, atol=1e-4)
 
 
+def test_a_card_gives_commands_that_work_for_what_came_from_python(trained: Path, tmp_path: Path) -> None:
+    digits = load_digits()
+    data = tuple((part.floats().numpy(), part.labels.numpy()) for part in (digits.train, digits.test))
+    run = open_run(shutil.copytree(trained, tmp_path / "run"))
+    missing = {}
+    for name, record in (("arrays", {"data": "arrays"}), ("object", {"data": "arrays", "model_settings": None})):
+        run.update_record(**record)
+        given: Any = pm.Run(run.path, open_run(trained).model) if name == "object" else run
+        pm.export(given, tmp_path / f"{name}.safetensors", num_examples=4, data=data)  # type: ignore[arg-type]
+        missing[name] = json.loads((tmp_path / f"{name}.safetensors.card.json").read_text())["not_measured"]
+    assert missing["arrays"][0].endswith(f"probmargin evaluate {run.path} --data npz:FILE --attacks nat")
+    assert missing["object"][0].endswith('pm.evaluate(model, (x, y), "nat") in Python')
+    assert not any("probmargin" in line for line in missing["object"])
+
+
 def test_a_card_carries_what_was_measured(trained: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run)

@@ -238,7 +238,11 @@ def test_commands_carry_what_the_run_was_made_with(tmp_path: Path) -> None:
     assert f"probmargin audit '{path}'" in [gap.command for gap in known]
     assert "--label-noise symmetric:0.2 --normalize --monitor pgd-20:100 --out" in command
     own = write_run(tmp_path / "own", parts="", model_settings=None)
-    assert all("train" not in gap.command for gap in gaps(report(own))), "a model that was an object has no command"
+    found = gaps(report(own))
+    assert {gap.command for gap in found} == {""}, "no command can build a model that was an object"
+    assert not any(gap.text.endswith(":") for gap in found)
+    arrays = gaps(report(write_run(tmp_path / "arrays", parts="", data="arrays")))
+    assert f"probmargin audit {tmp_path}/arrays --data npz:FILE" in [gap.command for gap in arrays]
 
 
 def test_a_damaged_file_is_left_out_and_named(tmp_path: Path) -> None:

@@ -25,6 +25,31 @@ def program(record: Mapping[str, Any]) -> list[str]:
     return ["probmargin", *(word for file in files for word in ("--plugin", plugin_word(file)))]
 
 
+NAMED = ("digits", "cifar10", "cifar100", "svhn")
+"""Data that a command names as it is."""
+
+
+def is_named(data: str) -> bool:
+    """Whether a command can name a run's data, which was otherwise handed over from Python.
+
+    >>> is_named("digits"), is_named("folder:shapes"), is_named("arrays")
+    (True, True, False)
+    """
+    return data in NAMED or data.startswith(("folder:", "npz:"))
+
+
+def judging(record: Mapping[str, Any], command: str, path: object, *words: str) -> str:
+    """The command that judges a run; "" where its model was an object, which no command can build.
+
+    >>> judging({"model_settings": {}, "data": "arrays"}, "audit", "runs/a")
+    'probmargin audit runs/a --data npz:FILE'
+    """
+    if record.get("model_settings") is None:
+        return ""
+    data = [] if is_named(str(record.get("data", ""))) else ["--data", "npz:FILE"]
+    return typed(*program(record), command, path, *data, *words)
+
+
 def plugin_word(file: str) -> str:
     """What --plugin takes for a file that a record names: a module of a package is imported by its whole name.
 

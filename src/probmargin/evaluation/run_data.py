@@ -33,7 +33,9 @@ def data_of(
     record = run.record
     name = data or str(record["data"])
     if data is None and name.partition(":")[0] not in KINDS:
-        raise UsageError(f"{run.path} was trained on data from Python ({name}); give the same with --data npz:FILE")
+        raise UsageError(
+            f"{run.path} was trained on data from Python ({name}); give the same with --data npz:FILE, or data="
+        )
     shape = image_shape_of(record, name)
     found = load(name, data_dir, download=download, image_shape=shape, needs_train=needs_train)
     if is_own(run, found):

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from probmargin._version import __version__
-from probmargin.core.shell import program, typed
+from probmargin.core.shell import judging
 from probmargin.core.words import radius
 from probmargin.engine.environment import commit
 from probmargin.evaluation.parts import weights_hash
@@ -131,18 +131,23 @@ def _audit(found: dict[str, Any] | None) -> dict[str, Any] | None:
 def not_measured(subject: Exported) -> list[str]:
     """What a reader would look for and nobody has measured, each with the command that measures it."""
     found = {row["attack"] for row in _accuracy(subject.evaluation)}
-    other = [] if subject.state is None else ["--checkpoint", subject.state, "--out", "FILE.json"]
+    other = [] if subject.state is None else ["--checkpoint", str(subject.state), "--out", "FILE.json"]
     then = "" if subject.state is None else ", then export with --results FILE.json"
-    command = typed(*program(subject.record), "evaluate", subject.run.path, *other, "--attacks")
+
+    def how(attacks: str) -> str:
+        shown = judging(subject.record, "evaluate", subject.run.path, *other, "--attacks", attacks)
+        return f"{shown}{then}" if shown else f'pm.evaluate(model, (x, y), "{attacks}") in Python'
+
     missing = []
     if "nat" not in found:
-        missing.append(f"natural accuracy on the test set: {command} nat{then}")
+        missing.append(f"natural accuracy on the test set: {how('nat')}")
     if not found - {"nat"}:
-        missing.append(f"robust accuracy: {command} nat,pgd-20,aa{then}")
+        missing.append(f"robust accuracy: {how('nat,pgd-20,aa')}")
     elif "aa" not in found:
-        missing.append(f"robust accuracy under AutoAttack: {command} nat,aa{then}")
-    if subject.audit is None and subject.state is None:
-        missing.append(f"signs of masked gradients: {typed(*program(subject.record), 'audit', subject.run.path)}")
+        missing.append(f"robust accuracy under AutoAttack: {how('nat,aa')}")
+    audit = judging(subject.record, "audit", subject.run.path)
+    if subject.audit is None and subject.state is None and audit:
+        missing.append(f"signs of masked gradients: {audit}")
     return missing
 
 

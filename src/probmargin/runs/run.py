@@ -142,7 +142,10 @@ class Run:
         """The run's network with these weights."""
         record = self.record
         if record.get("model_settings") is None:
-            raise UsageError(f"the model of {self.path} was given as an object; build it and load its weights yourself")
+            raise UsageError(
+                f"the model of {self.path} was given as an object; build it and load its weights yourself, or judge it "
+                "by --model package.module:factory and --checkpoint, a file of its checkpoints folder"
+            )
         # By the run's seed: what a network draws and its weights do not hold is then as it was in training.
         model = build_model(record["model"], **record["model_settings"], seed=record["seed"])
         try:

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from probmargin.core.shell import program, typed
+from probmargin.core.shell import is_named, judging, program, typed
 from probmargin.reporting.folder import Folder
 from probmargin.reporting.page.data import RunReport
 
 _FROM_FILES = ("cifar10", "cifar100", "svhn")
-_NAMED = ("digits", *_FROM_FILES)
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,10 @@ def _training(report: RunReport) -> Iterator[Gap]:
     if folder.is_finished:
         return
     where = f"after epoch {folder.trained} of {folder.epochs}" if folder.trained else "before its first epoch ended"
-    text = f"Training is not finished: it stands {where}. If nobody is training it, go on with:"
-    yield Gap("curves", text, train_command(folder, report.data_dir, str(folder.path), "--resume"))
+    command = train_command(folder, report.data_dir, str(folder.path), "--resume")
+    how = "with:" if command else "with pm.train(..., resume=True)."
+    text = f"Training is not finished: it stands {where}. If nobody is training it, go on {how}"
+    yield Gap("curves", text, command)
 
 
 def _evaluation(report: RunReport) -> Iterator[Gap]:
@@ -43,7 +44,7 @@ def _evaluation(report: RunReport) -> Iterator[Gap]:
     if evaluation is None:
         text = "Nothing has been judged on test images yet."
         if "evaluation.json" in report.folder.outdated:
-            text = "What was judged is an earlier state, before training went on; it is left out. Judge the last with:"
+            text = "What was judged is an earlier state, before training went on; it is left out. Judge the last."
         yield Gap("results", text, _probmargin("evaluate", report))
         return
     known = attacks(evaluation)
@@ -59,7 +60,7 @@ def _audit(report: RunReport) -> Iterator[Gap]:
     if report.folder.audit is None:
         text = "No audit has asked whether the robustness is real."
         if "audit.json" in report.folder.outdated:
-            text = "The audit is of an earlier state, before training went on; it is left out. Audit the last with:"
+            text = "The audit is of an earlier state, before training went on; it is left out. Audit the last."
         yield Gap("audit", text, _probmargin("audit", report))
 
 
@@ -67,8 +68,10 @@ def _dynamics(report: RunReport) -> Iterator[Gap]:
     if report.dynamics is not None:
         return
     folder = report.folder
-    text = "Margins and weights of single images were not kept. Train once more, into a new folder, with:"
-    yield Gap("weights", text, train_command(folder, report.data_dir, f"{folder.path}-dynamics", "--dynamics"))
+    command = train_command(folder, report.data_dir, f"{folder.path}-dynamics", "--dynamics")
+    how = "with:" if command else "with pm.train(..., dynamics=True)."
+    text = f"Margins and weights of single images were not kept. Train once more, into a new folder, {how}"
+    yield Gap("weights", text, command)
 
 
 def _pictures(report: RunReport) -> Iterator[Gap]:
@@ -89,12 +92,9 @@ def attacks(evaluation: dict[str, Any]) -> list[str]:
     ]
 
 
-def _command(folder: Folder, *words: str) -> str:
-    return typed(*program(folder.record), *words)
-
-
 def _probmargin(name: str, report: RunReport) -> str:
-    return _command(report.folder, name, str(report.folder.path), *_data_dir(report.folder, report.data_dir))
+    folder = report.folder
+    return judging(folder.record, name, folder.path, *_data_dir(folder, report.data_dir))
 
 
 def _data_dir(folder: Folder, data_dir: str) -> list[str]:
@@ -105,7 +105,7 @@ def _data_dir(folder: Folder, data_dir: str) -> list[str]:
 def evaluate_command(report: RunReport, evaluation: dict[str, Any], names: list[str]) -> str:
     """The command that repeats an evaluation with these attacks; what is stored is not computed again."""
     folder = report.folder
-    words = ["evaluate", str(folder.path), "--attacks", ",".join(names)]
+    words = ["--attacks", ",".join(names)]
     trained = folder.final_attack
     if evaluation.get("protocol") not in (None, "custom"):
         words += ["--protocol", str(evaluation["protocol"])]
@@ -115,15 +115,14 @@ def evaluate_command(report: RunReport, evaluation: dict[str, Any], names: list[
         for name in ("norm", "eps"):
             value = evaluation.get(name)
             words += [f"--{name}", str(value)] if value is not None and value != trained.get(name) else []
-    return _command(folder, *words, *_data_dir(folder, report.data_dir))
+    return judging(folder.record, "evaluate", folder.path, *words, *_data_dir(folder, report.data_dir))
 
 
 def train_command(folder: Folder, data_dir: str, out: str, *options: str) -> str:
     """The command that trains this run's recipe; "" where data or model were objects no command can name."""
     record = folder.record
     data, model = str(record.get("data", "")), str(record.get("model", ""))
-    is_named = data in _NAMED or data.startswith(("folder:", "npz:"))
-    if record.get("model_settings") is None or not is_named:
+    if record.get("model_settings") is None or not is_named(data):
         return ""
     words = ["train", "--recipe", str(folder.path / "recipe.json"), "--data", data, "--model", model]
     words += ["--seed", str(record.get("seed", 1)), *_data_dir(folder, data_dir)]
@@ -138,7 +137,7 @@ def train_command(folder: Folder, data_dir: str, out: str, *options: str) -> str
     words += ["--monitor", ",".join(f"{name}:{count}" for name, count in counts.items())] if counts else []
     words += _options(record.get("options") or {}, watched=bool(counts))
     dynamics = ["--dynamics"] if folder.dynamics_path.exists() and "--dynamics" not in options else []
-    return _command(folder, *words, "--out", out, *options, *dynamics)
+    return typed(*program(record), *words, "--out", out, *options, *dynamics)
 
 
 def _start(record: dict[str, Any], *, goes_on: bool) -> list[str]:
