@@ -126,6 +126,19 @@ def test_a_card_gives_commands_that_work_for_what_came_from_python(trained: Path
     assert not any("probmargin" in line for line in missing["object"])
 
 
+def test_a_card_says_how_pictures_become_its_input(trained: Path, tmp_path: Path) -> None:
+    """A crop, or a resize without antialiasing, gives a deployed model other images than it was measured on."""
+    run = open_run(shutil.copytree(trained, tmp_path / "run"))
+    digits = load_digits()
+    for data, is_said in (("digits", False), ("folder:shapes", True)):
+        run.update_record(data=data)
+        out = tmp_path / f"{is_said}.safetensors"
+        pm.export(run, out, num_examples=4, data=digits)
+        text = Path(f"{out}.card.md").read_text(encoding="utf-8")
+        assert ("- Pictures in files: turned" in text) == is_said
+        assert ("grey, " in text and "squashed to 8x8 by Pillow's BILINEAR" in text) == is_said
+
+
 def test_a_card_carries_what_was_measured(trained: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run)

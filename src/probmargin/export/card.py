@@ -58,6 +58,7 @@ def make_card(subject: Exported, file: str, form: str, check: Check, licence: st
             "parameters": sum(parameter.numel() for parameter in subject.model.parameters()),
             "weights": weights_hash(subject.model),
             "input": f"float32 images (batch, {', '.join(map(str, subject.x.shape[1:]))}), values in [0, 1]",
+            "pictures": _pictures(subject),
             "output": f"logits (batch, {len(subject.classes)})",
             "normalisation": {"mean": mean_std[0], "std": mean_std[1]} if mean_std else "none",
             "classes": list(subject.classes),
@@ -92,6 +93,17 @@ def _trained_on(subject: Exported) -> int:
     """Images of the training set, by the record: the data at hand may be other data that the file is checked on."""
     counts = subject.record.get("class_counts")
     return sum(counts.values()) if counts else len(subject.data.train)
+
+
+def _pictures(subject: Exported) -> str | None:
+    """How pictures in files were brought to the input: read otherwise, they get other answers. None for arrays."""
+    if not str(subject.record["data"]).startswith("folder:"):
+        return None
+    channels, height, width = subject.x.shape[1:]
+    return (
+        f"turned as their EXIF data says, {'grey' if channels == 1 else 'RGB'}, what is transparent white; of another "
+        f"size squashed to {width}x{height} by Pillow's BILINEAR; divided by 255"
+    )
 
 
 def _accuracy(evaluation: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -166,6 +178,7 @@ def markdown(card: dict[str, Any]) -> str:
         *([f"- {BUNDLE}"] if card["format"] == "robustbench" else []),
         f"- Licence: {_cell(card['licence'] or 'not given')}",
         f"- Input: {model['input']}; output: {model['output']}",
+        *([f"- Pictures in files: {model['pictures']}"] if model["pictures"] else []),
         f"- Normalisation, inside the file: {_normalisation(model['normalisation'])}",
         f"- Classes: {', '.join(_cell(name) for name in model['classes'])}",
         "",
