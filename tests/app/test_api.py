@@ -100,6 +100,12 @@ def test_mail_loss_is_a_drop_in_for_every_method(method: str, weighted: bool) ->
     assert model.training
 
 
+def test_mail_loss_takes_images_that_want_gradients_without_a_warning() -> None:
+    x, labels = images(2, 8, size=8)
+    found = pm.mail_loss(tiny_net(2), x.clone().requires_grad_(), labels, num_steps=2, seed=1)
+    assert torch.equal(found, pm.mail_loss(tiny_net(2), x, labels, num_steps=2, seed=1))
+
+
 def loss_and_gradients(model: nn.Module, method: Any, **options: Any) -> tuple[float, list[torch.Tensor]]:
     x, labels = images(2, 8, size=8)
     loss = pm.mail_loss(model, x, labels, method=method, seed=3, **options)

@@ -169,6 +169,8 @@ def test_data_that_is_away_is_named_with_the_command(runs: Path, program: Any, t
     assert "Effective sample size" in text, "everything that needs no data is there"
     (copy / "record.json").write_text(json.dumps(record | {"data_fingerprint": "other"}))
     assert "digits is not the data the run was trained on" in program("report", "away")[1]
+    (copy / "record.json").write_text(json.dumps(record | {"data": "arrays"}))
+    assert "away: no pictures: the data came from Python, and the run keeps none of it" in program("report", "away")[1]
 
 
 def test_a_model_that_was_an_object_has_no_pictures(runs: Path, program: Any, tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ def _check_pixels(x: Images) -> None:
     if x.dtype in _HALF:
         raise UsageError(f"images are {x.dtype}, too coarse for an attack's steps: pass x.float()")
     if not bool(((x >= 0) & (x <= 1)).all()):
+        if not bool(x.isfinite().all()):
+            raise UsageError("an attack takes finite images; these hold NaN or infinite values: repair or drop them")
         raise UsageError(
             "an attack takes images in [0, 1]: put the normalisation inside the model, and divide bytes by 255"
         )

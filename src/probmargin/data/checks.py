@@ -68,7 +68,7 @@ def check_pixels(pixels: torch.Tensor) -> None:
         return
     if not pixels.is_floating_point():
         raise UsageError(f"images have dtype {_name(pixels.dtype)}: pass uint8 (0..255) or floats in [0, 1]")
-    low, high = (float(value) for value in torch.aminmax(pixels))
+    low, high = (float(value) for value in torch.aminmax(pixels.detach()))
     if not (np.isfinite(low) and np.isfinite(high)):
         first = int((~torch.isfinite(pixels)).flatten(1).any(1).nonzero()[0])
         raise UsageError(f"images hold NaN or infinite values (first at position {first}): repair or drop them")

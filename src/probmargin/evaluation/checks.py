@@ -11,6 +11,7 @@ from probmargin.core.errors import UsageError
 from probmargin.core.losses import logit_margin
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.types import Classifier, Images, Labels, Logits
+from probmargin.data.checks import check_pixels
 from probmargin.models.checks import looks_like_probabilities as looks_like_probabilities
 
 SAME_OUTPUT = 1e-4
@@ -26,10 +27,7 @@ def check_images(x: Images, labels: Labels) -> None:
         )
     if x.dtype in (torch.float16, torch.bfloat16):
         raise UsageError("half precision images leave the threat model: pass x.float()")
-    # Comparing pixel by pixel would take three quarters of the images' memory again.
-    lowest, highest = torch.aminmax(x)
-    if not bool((lowest >= 0) & (highest <= 1)):
-        raise UsageError("images must be in [0, 1]; put the normalisation inside the model")
+    check_pixels(x)
 
 
 def check_logits(logits: Logits, labels: Labels) -> None:

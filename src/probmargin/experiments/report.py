@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from probmargin.core.errors import UsageError
+from probmargin.core.shell import is_named
 from probmargin.core.speech import Say
 from probmargin.data.dataset import DataSet
 from probmargin.data.label_noise import read_wrong_labels
@@ -109,6 +110,8 @@ def _chosen(reports: Sequence[RunReport], folder: Folder) -> tuple[int, ...]:
 def _data(folder: Folder, request: ReportRequest, loaded: dict[str, DataSet | str]) -> DataSet | str:
     """The run's own data, or why it is not at hand."""
     name = str(folder.record.get("data", ""))
+    if name and not is_named(name):
+        return "the data came from Python, and the run keeps none of it"
     shape = image_shape_of(folder.record, name)
     key = f"{name} {shape}"
     if key not in loaded:

@@ -131,7 +131,7 @@ def _check_batch(model: nn.Module, x: Images, labels: Labels) -> None:
 
 def _check_values(model: nn.Module, x: Images, labels: Labels) -> None:
     """Look at pixels and labels, which costs nothing on a CPU; what rounding leaves outside [0, 1] is fine."""
-    low, high = (float(value) for value in torch.aminmax(x))
+    low, high = (float(value) for value in torch.aminmax(x.detach()))
     if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):
         check_pixels(x)
     if int(labels.min()) < 0:
