@@ -31,8 +31,8 @@ BEFORE_SQUARE = "two-by-two-before-square-s*.json"
 
 def _compared(line: Line) -> list[list[str]]:
     """Ours in every column and, where the paper has the row, its numbers and how ours stand to them."""
-    cells = [cell if cell and cell.mean is not None else None for cell in map(line.cell, TITLES)]
-    rows = [[cell_text(cell, line.trials) if cell else "-" for cell in cells]]
+    cells = list(map(line.cell, TITLES))
+    rows = [[cell_text(cell, line.trials) if cell and cell.mean is not None else "-" for cell in cells]]
     if any(cell and cell.published for cell in cells):
         rows.append([f"{cell.published[0]:.2f}" if cell and cell.published else "-" for cell in cells])
         rows.append([_distance(cell) for cell in cells])
