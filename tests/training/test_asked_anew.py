@@ -81,3 +81,23 @@ def test_the_patience_a_run_has_gone_on_with_is_in_its_record(tmp_path: Path, mo
     assert len(run.metrics) == 5
     assert run.record["options"]["early_stopping"] == 4
     assert run.record["resumes"][0]["before"]["options"]["early_stopping"] == 2
+
+
+def test_a_run_that_goes_on_after_its_patience_is_not_finished_until_it_ends_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_accuracy_fall(monkeypatch)
+    held: dict[str, Any] = {"validation": 20, "validation_every": 1}
+    _, path = fit(tmp_path / "run", recipe("at"), early_stopping=2, **held)
+    run = open_run(path)
+    ended = set(run.record)
+    with pytest.raises(Interrupted):
+        fit(path, recipe("at"), early_stopping=4, resume=True, reporter=StopAfter(2), **held)
+    of_the_end = {"train_seconds", "images_per_second", "weights", "held_out_accuracy", "epochs_trained"}
+    assert ended - set(run.record) == of_the_end
+    assert run.unfinished(run.load_state()[1]) == [
+        f"{path} is not finished: its state in epoch 4 of 6 is taken; train it with --resume"
+    ]
+    fit(path, recipe("at"), early_stopping=4, resume=True, **held)
+    assert set(run.record) == ended
+    assert not run.unfinished(run.load_state()[1])

@@ -130,13 +130,13 @@ class Run:
 
     def unfinished(self, last: checkpoints.Checkpoint) -> list[str]:
         """A sentence where the last state is not the end of training: a run that ended by itself knows its time."""
-        done, total = int(last.facts["epoch"]), read_json_object(self.recipe_path).get("epochs")
-        # A damaged recipe is named by who reads all of it.
-        if "train_seconds" in self.record or not isinstance(total, int) or done >= total:
+        record = self.record
+        # As the run began with: a resume has the same, and a damaged recipe.json is named by who needs it.
+        done, total = int(last.facts["epoch"]), int(record["recipe"].get("epochs", 0))
+        if "train_seconds" in record or done >= total:
             return []
-        return [
-            f"{self.path} is not finished: its state after epoch {done} of {total} is taken; train it with --resume"
-        ]
+        where = f"in epoch {done + 1}" if last.facts.get("batch") else f"after epoch {done}"
+        return [f"{self.path} is not finished: its state {where} of {total} is taken; train it with --resume"]
 
     def rebuild(self, weights: dict[str, torch.Tensor]) -> nn.Module:
         """The run's network with these weights."""

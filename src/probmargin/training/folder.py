@@ -26,6 +26,18 @@ from probmargin.training.progress import Reporter
 _CONDITIONS = ("hardware", "precision", "compile", "processes", "sync_bn", "plugins")
 """What a run may be gone on under that it did not begin under; the record says so."""
 
+_OF_THE_END = frozenset(
+    {
+        "train_seconds",
+        "train_seconds_after_fork",
+        "images_per_second",
+        "weights",
+        "held_out_accuracy",
+        "epochs_trained",
+    }
+)
+"""What the record gets when training has ended."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
@@ -171,7 +183,9 @@ class Beginning:
             changed = {key: value for key, value in now.items() if value != known.get(key, value)}
             asked, before = self._asked_anew()
             listed = [*run.record.get("resumes", []), place | changed | before]
-            run.update_record(**asked, resumes=listed)
+            # What tells the end of a run that patience had ended is not so of one that goes on.
+            record = {key: value for key, value in run.record.items() if key not in _OF_THE_END}
+            write_json(run.record_path, {**record, **asked, "resumes": listed})
             reporter.say(f"going on from {path.name} of {run.path}")
             self._say_changed(run, reporter)
             if run.record.get("monitors") and "monitors" not in self.environment:
