@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from probmargin import api as pm
+from probmargin.cli.judge import evaluate
 from probmargin.core.errors import UsageError
 from probmargin.data.digits import load_digits
 from probmargin.engine import checkpoints
@@ -173,3 +174,21 @@ def test_a_run_that_is_not_finished_is_said_to_be_so(trained: Path, tmp_path: Pa
     named = run / "checkpoints" / "state-0001.safetensors"
     evaluate_subject(asked(run, checkpoint=named, out=tmp_path / "e.json"), said.append)
     assert said.count(line) == 3, "a state that is named is the one that is meant"
+    (run / "recipe.json").write_text("{", encoding="utf-8")
+    assert pm.open_run(run).model is not None, "a network needs no recipe"
+
+
+def test_several_processes_say_where_a_run_is_not_finished_once(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(trained, tmp_path / "run")
+    for path in (run / "checkpoints").glob("state-0002.*"):
+        path.unlink()
+    record = json.loads((run / "record.json").read_text(encoding="utf-8"))
+    record.pop("train_seconds")
+    (run / "record.json").write_text(json.dumps(record), encoding="utf-8")
+    evaluate(run, attacks="nat", num_examples=2, device="cpu")
+    assert capsys.readouterr().out.count("is not finished") == 1
+    monkeypatch.setenv("RANK", "1")
+    evaluate(run, attacks="nat", num_examples=2, device="cpu")
+    assert capsys.readouterr().out == ""

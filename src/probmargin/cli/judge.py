@@ -7,6 +7,7 @@ import typer
 
 from probmargin.cli.app import DataDirOption, DownloadOption, ImageSizeOption, app, is_first_process, show, show_row
 from probmargin.core.settings import MOST_SEED
+from probmargin.core.speech import silent
 
 CheckpointOption = Annotated[
     Path | None, typer.Option("--checkpoint", help="its weights; of a run another state, such as its best")
@@ -71,7 +72,7 @@ def evaluate(
         out=out,
         fresh=fresh,
     )
-    results, path = evaluate_subject(request, log=show)
+    results, path = evaluate_subject(request, log=show if is_first_process() else silent)
     if is_first_process():
         _print_results(results, path)
 
