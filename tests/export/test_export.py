@@ -32,6 +32,7 @@ from probmargin.runs.run import open_run
 from probmargin.training.progress import Reporter
 from probmargin.training.request import TrainRequest
 from probmargin.training.train import train
+from probmargin.training.validation import ball_of
 
 NAMES = {"safetensors": "m.safetensors", "torch-export": "m.pt2", "onnx": "m.onnx", "robustbench": "bundle"}
 EACH = [
@@ -116,14 +117,27 @@ def test_a_card_gives_commands_that_work_for_what_came_from_python(trained: Path
     data = tuple((part.floats().numpy(), part.labels.numpy()) for part in (digits.train, digits.test))
     run = open_run(shutil.copytree(trained, tmp_path / "run"))
     missing = {}
+    evaluate_subject(EvaluationRequest(run=run.path, attacks=("nat",), num_examples=4, device="cpu"), print)
+    found = json.loads(run.evaluation_path.read_text(encoding="utf-8"))
+    run.evaluation_path.write_text(json.dumps(found | {"weights": "others"}), encoding="utf-8")
+    said: list[str] = []
     for name, record in (("arrays", {"data": "arrays"}), ("object", {"data": "arrays", "model_settings": None})):
         run.update_record(**record)
         given: Any = pm.Run(run.path, open_run(trained).model) if name == "object" else run
-        pm.export(given, tmp_path / f"{name}.safetensors", num_examples=4, data=data)  # type: ignore[arg-type]
+        out = tmp_path / f"{name}.safetensors"
+        pm.export(given, out, num_examples=4, data=data, log=said.append)  # type: ignore[arg-type]
         missing[name] = json.loads((tmp_path / f"{name}.safetensors.card.json").read_text())["not_measured"]
     assert missing["arrays"][0].endswith(f"probmargin evaluate {run.path} --data npz:FILE --attacks nat")
-    assert missing["object"][0].endswith('pm.evaluate(model, (x, y), "nat") in Python')
-    assert not any("probmargin" in line for line in missing["object"])
+    norm, eps = ball_of(run.recipe)
+    assert (norm, eps) != ("Linf", 8 / 255), "what pm.evaluate takes unless told"
+    asked = f'"nat", norm="{norm}", eps={eps:g}'
+    assert missing["object"][0].endswith(f"pm.evaluate(model, (x, y), {asked}) in Python")
+    by_name = "probmargin audit with --model package.module:factory, --checkpoint and --data"
+    assert missing["object"][-1] == f"signs of masked gradients: {by_name}"
+    assert not any("probmargin" in line for line in missing["object"][:-1])
+    left_out = [line for line in said if "is of another state and is left out" in line]
+    assert left_out[0].endswith(f"judge it with: probmargin evaluate {run.path} --data npz:FILE")
+    assert left_out[1].endswith("left out")
 
 
 def test_a_card_says_how_pictures_become_its_input(trained: Path, tmp_path: Path) -> None:

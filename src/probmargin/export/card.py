@@ -145,10 +145,13 @@ def not_measured(subject: Exported) -> list[str]:
     found = {row["attack"] for row in _accuracy(subject.evaluation)}
     other = [] if subject.state is None else ["--checkpoint", str(subject.state), "--out", "FILE.json"]
     then = "" if subject.state is None else ", then export with --results FILE.json"
+    norm, eps = subject.ball
+    ball = f'norm="{norm}", eps={radius(eps)}'
 
     def how(attacks: str) -> str:
         shown = judging(subject.record, "evaluate", subject.run.path, *other, "--attacks", attacks)
-        return f"{shown}{then}" if shown else f'pm.evaluate(model, (x, y), "{attacks}") in Python'
+        # A run is judged at its own radius by a command; Python asks for it.
+        return f"{shown}{then}" if shown else f'pm.evaluate(model, (x, y), "{attacks}", {ball}) in Python'
 
     missing = []
     if "nat" not in found:
@@ -157,9 +160,10 @@ def not_measured(subject: Exported) -> list[str]:
         missing.append(f"robust accuracy: {how('nat,pgd-20,aa')}")
     elif "aa" not in found:
         missing.append(f"robust accuracy under AutoAttack: {how('nat,aa')}")
-    audit = judging(subject.record, "audit", subject.run.path)
-    if subject.audit is None and subject.state is None and audit:
-        missing.append(f"signs of masked gradients: {audit}")
+    if subject.audit is None and subject.state is None:
+        audit = judging(subject.record, "audit", subject.run.path)
+        by_name = "probmargin audit with --model package.module:factory, --checkpoint and --data"
+        missing.append(f"signs of masked gradients: {audit or by_name}")
     return missing
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from probmargin.attacks.balls import Norm
 from probmargin.core.errors import UsageError
-from probmargin.core.shell import program, typed
+from probmargin.core.shell import judging, typed
 from probmargin.core.speech import Say
 from probmargin.data.dataset import DataSet
 from probmargin.engine.files import read_json_object
@@ -128,7 +128,8 @@ def _evaluation(run: Run, model: nn.Module, log: Say, *, is_last: bool) -> dict[
     judged = found.get("weights")
     # Results that do not say of which weights they are, are of the run's last.
     if judged != weights_hash(model) if judged is not None else not is_last:
-        fix = f"; judge it with: {typed(*program(run.record), 'evaluate', run.path)}" if is_last else ""
+        command = judging(run.record, "evaluate", run.path) if is_last else ""
+        fix = f"; judge it with: {command}" if command else ""
         log(f"{run.evaluation_path} is of another state and is left out{fix}")
         return None
     return found
