@@ -193,6 +193,18 @@ def test_a_run_that_cannot_be_written_to_is_judged_into_a_file(
     assert sorted(run.rglob("*")) == before
 
 
+def test_parts_that_cannot_be_written_to_are_refused_before_anything_is_judged(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of another user's evaluation, in a folder that is shared."""
+    (run / "evaluation").mkdir()
+    no_writing_below(run / "evaluation", monkeypatch)
+    monkeypatch.setattr("probmargin.evaluation.subject.judge", lambda *_, **__: pytest.fail("judged in vain"))
+    for shard in (None, "1/2"):
+        with pytest.raises(UsageError, match=r"evaluation \(Permission denied.*; choose another --out"):
+            evaluate_subject(asked(run, "nat", shard=shard), lambda line: None)
+
+
 def test_a_shard_keeps_what_it_held(run: Path) -> None:
     for attacks in ("nat,pgd-1", "nat"):
         said: list[str] = []

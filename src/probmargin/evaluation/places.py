@@ -65,9 +65,10 @@ class Place:
     run: Run | None = None
 
     def check(self) -> None:
-        """Refuse a run's folder that cannot be written to, before anything is computed."""
-        if self.run is not None:
-            check_folder(self.run.path, "--out FILE.json")
+        """Refuse a run's folder, or that of its parts, that cannot be written to, before anything is computed."""
+        if self.run is not None and self.parts is not None:
+            for folder in (self.run.path, self.parts):
+                check_folder(folder, "--out FILE.json")
 
     def shard_path(self, shard: Shard) -> Path:
         """Where a shard's verdicts lie."""
