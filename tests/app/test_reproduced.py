@@ -240,6 +240,16 @@ def test_a_claim_that_holds_narrowly_does_not_among_many(parts: Any, tmp_path: P
     assert said.endswith("widened for the 6 comparisons behind them (Bonferroni) 0 hold and 0 do not.\n")
 
 
+def test_a_claim_that_holds_narrowly_over_seeds_does_not_among_many(parts: Any, tmp_path: Path) -> None:
+    for seed, gained in ((1, 30), (2, 40), (3, 50)):
+        keep(tmp_path, made_up("trades", 1000, seed))
+        keep(tmp_path, made_up("mail-trades", 1000 + gained, seed))
+    # 2 points, deviation 0.5 over seeds: 2 ± 4.30 * 0.29 at one comparison, 2 ± 10.9 * 0.29 at six; over images ± 0.8.
+    said = parts["verdicts"](tmp_path)
+    assert said.startswith("Of 56 claims of the paper 4 hold, 0 do not, 0 are undecided")
+    assert said.endswith("widened for the 6 comparisons behind them (Bonferroni) 0 hold and 0 do not.\n")
+
+
 def test_at_is_compared_with_its_weighted_kin_beside_the_papers_differences(parts: Any, tmp_path: Path) -> None:
     assert parts["reweighting"](tmp_path) == "None of these rows has a record yet.\n"
     keep(tmp_path, made_up("at", 1000))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from probmargin.core.errors import UsageError
+from probmargin.data.checks import check_pixels
 from probmargin.data.dataset import check_images
 
 X = np.linspace(0, 1, 4 * 3 * 5 * 6, dtype=np.float32).reshape(4, 3, 5, 6)
@@ -78,6 +79,10 @@ def test_each_fault_has_its_line(
 )
 def test_good_data_passes(images: Any, labels: Any, num_classes: int | None) -> None:
     check_images(images, labels, num_classes)
+
+
+def test_images_that_want_gradients_pass_without_a_warning() -> None:
+    check_pixels(torch.from_numpy(X).requires_grad_())
 
 
 def test_read_only_arrays_pass() -> None:

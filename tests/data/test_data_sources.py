@@ -10,6 +10,7 @@ from scipy.io import savemat
 from sklearn.datasets import load_digits as sklearn_digits
 
 from probmargin.core.errors import UsageError
+from probmargin.core.shell import NAMED, is_named
 from probmargin.data.dataset import image_set
 from probmargin.data.digits import load_digits
 from probmargin.data.label_noise import label_noise
@@ -18,6 +19,11 @@ from probmargin.data.npz import load_npz
 from probmargin.data.svhn import load_svhn
 
 RANDOM = np.random.default_rng(0)
+
+
+def test_what_can_be_loaded_by_name_is_what_commands_name() -> None:
+    assert all(is_named(name) for name in DESCRIPTIONS)
+    assert {name for name in DESCRIPTIONS if ":" not in name} == set(NAMED)
 
 
 def test_digits_are_sklearns_scaled_and_split_for_good() -> None:

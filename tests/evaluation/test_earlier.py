@@ -163,13 +163,13 @@ def test_results_that_go_to_a_file_leave_the_runs_own_as_they_are(run: Path, tmp
         assert {path.name: path.read_bytes() for path in run.glob("*.json")} == before
 
 
-def no_writing_below(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_writing_below(folder: Path, monkeypatch: pytest.MonkeyPatch, error: OSError | None = None) -> None:
     """As on a disk that is mounted for reading alone, for root too."""
     plain = tempfile.TemporaryFile
 
     def refused(*, dir: Path) -> Any:
         if dir.is_relative_to(folder):
-            raise PermissionError(errno.EACCES, "Permission denied", str(dir))
+            raise error or PermissionError(errno.EACCES, "Permission denied", str(dir))
         return plain(dir=dir)
 
     monkeypatch.setattr("probmargin.engine.files.tempfile.TemporaryFile", refused)
@@ -191,6 +191,15 @@ def test_a_run_that_cannot_be_written_to_is_judged_into_a_file(
     assert evaluate_subject(asked(run, "nat", out=out), lambda line: None)[1] == out
     assert (tmp_path / "mine.json.parts").is_dir()
     assert sorted(run.rglob("*")) == before
+
+
+def test_a_run_on_a_full_disk_is_judged_into_a_file_elsewhere(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_writing_below(run, monkeypatch, OSError(errno.ENOSPC, "No space left on device", str(run)))
+    out = tmp_path / "mine.json"
+    assert evaluate_subject(asked(run, "nat", out=out), lambda line: None)[1] == out
+    assert (tmp_path / "mine.json.parts").is_dir()
 
 
 def test_parts_that_cannot_be_written_to_are_refused_before_anything_is_judged(

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from probmargin.data.digits import load_digits
 from probmargin.evaluation.run_audit import audit_subject
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.export import formats
-from probmargin.export.card import markdown
+from probmargin.export.card import _pictures, markdown
 from probmargin.export.subject import Exported
 from probmargin.methods.resolve import resolve
 from probmargin.runs.run import open_run
@@ -151,6 +152,14 @@ def test_a_card_says_how_pictures_become_its_input(trained: Path, tmp_path: Path
         text = Path(f"{out}.card.md").read_text(encoding="utf-8")
         assert ("- Pictures in files: turned" in text) == is_said
         assert ("grey, " in text and "squashed to 8x8 by Pillow's BILINEAR" in text) == is_said
+
+
+def test_a_card_tells_width_from_height_and_colour_from_grey() -> None:
+    subject: Any = SimpleNamespace(record={"data": "folder:shapes"}, x=torch.zeros(1, 3, 6, 9))
+    said = _pictures(subject)
+    assert said is not None
+    assert "says, RGB, what" in said
+    assert "squashed to 9x6 by" in said
 
 
 def test_a_card_carries_what_was_measured(trained: Path, tmp_path: Path) -> None:

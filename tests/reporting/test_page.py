@@ -237,8 +237,12 @@ def test_commands_carry_what_the_run_was_made_with(tmp_path: Path) -> None:
     known = gaps(report(path, data_dir=""))
     assert f"probmargin audit '{path}'" in [gap.command for gap in known]
     assert "--label-noise symmetric:0.2 --normalize --monitor pgd-20:100 --out" in command
-    own = write_run(tmp_path / "own", parts="", model_settings=None)
+    own = write_run(tmp_path / "own", epochs=2, parts="", model_settings=None)
     found = gaps(report(own))
+    (training,) = (gap for gap in found if gap.section == "curves")
+    assert training.text.endswith(
+        "it stands after epoch 2 of 6. If nobody is training it, go on with pm.train(..., resume=True)."
+    )
     assert {gap.command for gap in found} == {""}, "no command can build a model that was an object"
     assert not any(gap.text.endswith(":") for gap in found)
     arrays = gaps(report(write_run(tmp_path / "arrays", parts="", data="arrays")))
