@@ -66,7 +66,9 @@ def second_look() -> str:
     """What float32 made of AutoAttack's survivors, and what that leaves open."""
     from probmargin.core.stats import wilson_interval
 
-    evaluations = [record(path.stem)["evaluation"] for path in sorted((ROOT / "results").glob("cifar10-*.json"))]
+    evaluations = [
+        record(path.stem).get("evaluation", {}) for path in sorted((ROOT / "results").glob("cifar10-*.json"))
+    ]
     looks = [found["aa"]["recheck"] for found in evaluations if found.get("aa", {}).get("recheck")]
     broken, looked = (sum(look[key] for look in looks) for key in ("broken", "examples"))
     one, all_ = (100 * wilson_interval(*counts)[1] for counts in ((0, 100), (broken, looked)))

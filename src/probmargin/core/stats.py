@@ -85,7 +85,7 @@ def paired_t(differences: Sequence[float]) -> float | None:
         return None
     if std == 0.0:
         return 1.0 if mean == 0.0 else 0.0
-    from scipy.special import stdtr  # a tenth of the start of every command that trains or judges
+    from scipy.special import stdtr  # slow to load, and every command imports this module
 
     degrees = len(differences) - 1
     return float(2.0 * stdtr(degrees, -abs(mean) / (std / math.sqrt(len(differences)))))

@@ -9,16 +9,13 @@ import torch
 from torch import nn
 
 from probmargin.core.errors import UsageError
-from probmargin.core.shell import typed
+from probmargin.core.shell import is_named, typed
 from probmargin.core.speech import Say
 from probmargin.core.words import radius
 from probmargin.data.dataset import DataSet
-from probmargin.data.loader import DESCRIPTIONS, load
+from probmargin.data.loader import load
 from probmargin.models.checks import check_model
 from probmargin.runs.run import Run
-
-KINDS = {known.partition(":")[0] for known in DESCRIPTIONS}
-"""Of data that can be loaded by name."""
 
 
 def data_of(
@@ -32,7 +29,7 @@ def data_of(
     """The data a run was trained on, in the size it was trained in, or other data with the same classes."""
     record = run.record
     name = data or str(record["data"])
-    if data is None and name.partition(":")[0] not in KINDS:
+    if data is None and not is_named(name):
         raise UsageError(
             f"{run.path} was trained on data from Python ({name}); give the same with --data npz:FILE, or data="
         )
