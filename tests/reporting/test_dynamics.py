@@ -9,8 +9,10 @@ import pytest
 
 from probmargin.reporting.dynamics import History, Labels, read_history, summarise
 
+NOTHING = [float("nan")] * 4
 
-def history(lps: list[list[float]] | None = None) -> History:
+
+def history(lps: list[list[float]] | None = None, recipe_margin: list[list[float]] | None = None) -> History:
     """Four examples over four epochs, the first two of them burn-in."""
     margin = np.array([[0.1, -0.1, 0.5, -0.7], [0.1, 0.3, 0.5, -0.9], [0.2, 0.1, 0.6, -0.6], [0.4, -0.1, 0.8, -0.8]])
     weight = np.array([[1.0, 1, 1, 1], [1, 1, 1, 1], [0.4, 1.0, 0.2, 2.4], [0.6, 0.6, 0.2, 2.6]])
@@ -21,6 +23,7 @@ def history(lps: list[list[float]] | None = None) -> History:
         weight=weight,
         correct=margin > 0,
         lps=None if lps is None else np.array(lps),
+        recipe_margin=None if recipe_margin is None else np.array(recipe_margin),
     )
 
 
@@ -75,15 +78,28 @@ def test_which_classes_gain_and_lose() -> None:
 
 
 def test_where_steps_and_margins_disagree() -> None:
-    nothing = [float("nan")] * 4
-    found = summarise(history([nothing, nothing, [10, 9, 4, 0], [10, 9, 4, 0]]), KNOWN, burn_in=2, top=1)["lps"]
+    found = summarise(history([NOTHING, NOTHING, [10, 9, 4, 0], [10, 9, 4, 0]]), KNOWN, burn_in=2, top=1)["lps"]
     # Ranks of LPS 4, 3, 2, 1; of the margins 0.3, 0.0, 0.7, -0.7: 3, 2, 4, 1. Spearman 1 - 6 (1 + 1 + 4) / (4 * 15).
     assert found["rank_correlation"] == pytest.approx(0.4)
     assert found["lps_values"] == 4
     (most,) = found["examples"]
     assert (most["index"], most["lps"], most["gap"]) == (11, 4.0, -0.5)
     assert summarise(history(), KNOWN, burn_in=2)["lps"] is None
-    assert summarise(history([nothing] * 4), KNOWN, burn_in=2)["lps"] is None
+    assert summarise(history([NOTHING] * 4), KNOWN, burn_in=2)["lps"] is None
+
+
+def test_where_the_recipes_own_margin_and_the_probabilistic_one_disagree() -> None:
+    own = [NOTHING, [0.0, 0, 0, float("nan")], [-8.0, 1, -3, -5], [-4.0, 5, -1, -3]]
+    found = summarise(history(recipe_margin=own), KNOWN, burn_in=1, top=1)["recipe_margin"]
+    # The mean of epochs 3 and 4, of which all is known: -6, 3, -2, -4 against 0.3, 0.0, 0.7, -0.7.
+    # Ranks 1, 4, 3, 2 and 3, 2, 4, 1: Spearman 1 - 6 (4 + 4 + 1 + 1) / (4 * 15).
+    assert found["rank_correlation"] == pytest.approx(0.0)
+    assert found["quantiles"][2] == pytest.approx(-3.0)
+    (most,) = found["examples"]
+    assert (most["index"], most["recipe_margin"], most["gap"]) == (7, -6.0, -0.5)
+    assert most["margin"] == pytest.approx(0.3)
+    assert summarise(history(), KNOWN)["recipe_margin"] is None
+    assert summarise(history(recipe_margin=[NOTHING] * 4), KNOWN)["recipe_margin"] is None
 
 
 def test_who_looks_mislabelled() -> None:

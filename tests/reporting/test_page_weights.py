@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,22 @@ def test_without_weights_the_ends_are_those_of_the_margin(tmp_path: Path) -> Non
     text = render([report(path, dynamics=found)])
     assert "This method gives every image the same weight" in text
     assert "Smallest margin" in text
+
+
+def test_the_margin_a_recipe_weighs_by_has_a_chart_of_its_own(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a")
+    history = load_history(path / "dynamics.npz")
+    assert history is not None
+    assert "own margin" not in render([report(path)])
+    own = 10 * history.margin + 3
+    own[:2] = np.nan
+    found = describe(replace(history, recipe_margin=own), None, 0)
+    assert found.recipe_margin is not None
+    assert found.recipe_margin.epochs == [3, 4, 5, 6]
+    assert found.recipe_margin.quantiles[2] == np.quantile(own[2:].astype(np.float64), 0.5, axis=1).round(4).tolist()
+    low, high = found.recipe_margin.edges
+    assert np.nanmin(own) <= low < high <= np.nanmax(own)
+    assert "own margin" in render([report(path, dynamics=found)])
 
 
 def test_a_fan_holds_its_median_and_bands(tmp_path: Path) -> None:

@@ -15,10 +15,12 @@ from training_runs import SMALL, Fit, StopAfter, fit, recipe, same, undisturbed 
 from probmargin.core.errors import Interrupted, UsageError
 from probmargin.core.losses import is_correct, probabilistic_margin
 from probmargin.data.label_noise import label_noise
+from probmargin.engine import checkpoints
+from probmargin.margins.mm_adv import MMAdv
 from probmargin.methods.resolve import named, resolve
-from probmargin.reporting.dynamics import lps_summary, read_history
+from probmargin.reporting.dynamics import ROWS, lps_summary, read_history
 from probmargin.runs.run import open_run
-from probmargin.training.examples import ROWS, Dynamics, empty_examples, note_examples
+from probmargin.training.examples import Dynamics, empty_examples, note_examples
 from probmargin.training.network import Network
 from probmargin.training.step import Batch, train_step
 
@@ -77,6 +79,40 @@ def test_steps_that_nobody_counted_are_not_zeros(undisturbed: Fit, tmp_path: Pat
         assert summary[name] == counted[name], "an epoch that was counted in part is left out"
 
 
+def test_the_margin_that_a_recipe_weighs_by_is_kept_where_it_is_another(undisturbed: Fit, tmp_path: Path) -> None:
+    method = recipe("mail-at", margin=MMAdv())
+    _, whole = undisturbed(method, dynamics=True)
+    found, burn_in = read(whole), method.burn_in_epochs
+    assert np.isnan(found["recipe_margin"][:burn_in]).all(), "there is none before weights begin"
+    logit_margins = found["recipe_margin"][burn_in:]
+    np.testing.assert_array_equal(logit_margins > 0, found["correct"][burn_in:])
+    assert np.abs(logit_margins).max() > 1, "it is no probability"
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "cut", method, dynamics=True, reporter=StopAfter(18))
+    _, cut = fit(tmp_path / "cut", method, dynamics=True, resume=True)
+    np.testing.assert_array_equal(read(cut)["recipe_margin"], found["recipe_margin"])
+
+
+@pytest.mark.parametrize("name", ["at", "mail-at", "gairat"])
+def test_what_other_rows_hold_is_not_kept_twice(undisturbed: Fit, name: str) -> None:
+    assert "recipe_margin" not in read(undisturbed(recipe(name), dynamics=True)[1])
+
+
+def test_a_state_within_an_epoch_that_knows_fewer_rows_is_gone_on_from(tmp_path: Path) -> None:
+    method = recipe("mail-at", margin=MMAdv())
+    with pytest.raises(Interrupted):
+        fit(tmp_path / "run", method, dynamics=True, reporter=StopAfter(18))
+    (path,) = (tmp_path / "run" / "checkpoints").glob("state-0004-*.safetensors")
+    saved = checkpoints.load(path)
+    saved.tensors["sums/examples"] = saved.tensors["sums/examples"][: ROWS.index("recipe_margin")]
+    checkpoints.save(path, saved)
+    _, whole = fit(tmp_path / "run", method, dynamics=True, resume=True)
+    found = read(whole)["recipe_margin"]
+    assert 0 < np.isnan(found[4]).sum() < found.shape[1]
+    assert not np.isnan(found[5]).any()
+    assert not np.isnan(read(whole)["margin"]).any()
+
+
 def test_the_file_agrees_with_the_metrics(tmp_path: Path) -> None:
     _, path = fit(tmp_path / "run", recipe("gairat"), dynamics=True, validation=10)
     found, rows = read(path), open_run(path).metrics
@@ -121,7 +157,8 @@ def test_rows_of_epochs_that_are_trained_again_are_dropped(tmp_path: Path) -> No
     path = tmp_path / "dynamics.npz"
     table = Dynamics(path, torch.arange(3))
     for epoch in range(4):
-        table.add(epoch, np.full((4, 3), epoch, dtype=np.float32), has_lps=epoch > 1)
+        unknown = ("recipe_margin",) if epoch > 1 else ("lps", "recipe_margin")
+        table.add(epoch, np.full((len(ROWS), 3), epoch, dtype=np.float32), unknown)
     table.write()
     again = Dynamics(path, torch.arange(3))
     again.read(path, before=3)

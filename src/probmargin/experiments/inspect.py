@@ -63,6 +63,7 @@ def inspect_run(request: InspectRequest) -> dict[str, Any]:
     facts = {
         "run": str(run.path),
         "method": recipe.method,
+        "margin": recipe.margin.registered_name,
         "data": record["data"],
         "seed": record["seed"],
         "label_noise": record.get("label_noise"),
@@ -140,5 +141,5 @@ def _measured(run: Run, data: DataSet, history: History, known: Labels, request:
     )
     path = follow(subject, subject.attack)
     shown = some.since(run.recipe.burn_in_epochs)
-    found = disagreement(shown, labels, path.lps, path.pm, request.top)
+    found = disagreement(shown, labels, "lps", path.lps, path.pm, request.top)
     return found | {"source": f"measured on the trained network, {len(first):,} examples"}

@@ -1,7 +1,7 @@
 """What the examples of a run did, epoch by epoch, in a few numbers: arrays of dynamics.npz in, plain data out."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,10 @@ from probmargin.core.stats import effective_sample_size, gini, rank_correlation,
 
 Array = npt.NDArray[Any]
 
+ROWS = ("margin", "weight", "correct", "lps", "recipe_margin")
+"""What dynamics.npz holds of each example in each epoch."""
+SOME_EPOCHS = ("lps", "recipe_margin")
+"""Rows that an epoch may lack, where they are NaN, and a file that lacks them in all."""
 SAFE_ABOVE = 0.2
 """A margin above it (0.6 against 0.4) is safe, one of 0 or less wrong; what lies between is near the boundary."""
 SUSPECT_MARGIN = -0.25
@@ -34,28 +38,35 @@ class History:
     correct: Array
     lps: Array | None = None
     """Attack steps survived; NaN where they were not counted, None where they never were."""
+    recipe_margin: Array | None = None
+    """What the recipe weighs by where that is another measure; NaN in epochs without weights."""
 
     def since(self, epoch: int) -> "History":
         """The epochs from one on; all of them where that leaves none."""
         rows = self.epochs >= epoch
         rows = rows if rows.any() else np.ones_like(rows)
-        lps = None if self.lps is None else self.lps[rows]
-        return History(self.index, self.epochs[rows], self.margin[rows], self.weight[rows], self.correct[rows], lps)
+        return self._each(lambda part: part[rows], epochs=self.epochs[rows])
 
     def take(self, places: Array) -> "History":
         """Some of the examples."""
-        lps = None if self.lps is None else self.lps[:, places]
-        parts = (self.margin[:, places], self.weight[:, places], self.correct[:, places], lps)
-        return History(self.index[places], self.epochs, *parts)
+        return self._each(lambda part: part[:, places], index=self.index[places])
+
+    def _each(self, pick: Callable[[Array], Array], **changes: Array) -> "History":
+        return replace(self, **{name: pick(part) for name, part in self.parts.items()}, **changes)
+
+    @property
+    def parts(self) -> dict[str, Array]:
+        """What is known of each example in each epoch."""
+        found = {name: getattr(self, name) for name in ROWS}
+        return {name: part for name, part in found.items() if part is not None}
 
 
 def read_history(path: Path) -> History:
     """Read a dynamics.npz; one of `UNREADABLE` where it is damaged."""
     file = read_arrays(path)
-    lps = file.get("lps")
-    history = History(file["index"], file["epochs"], file["margin"], file["weight"], file["correct"], lps)
-    parts = (history.margin, history.weight, history.correct, *(() if lps is None else (lps,)))
-    if {part.shape for part in parts} != {(len(history.epochs), len(history.index))}:
+    parts: dict[str, Any] = {name: file.get(name) if name in SOME_EPOCHS else file[name] for name in ROWS}
+    history = History(index=file["index"], epochs=file["epochs"], **parts)
+    if {part.shape for part in history.parts.values()} != {(len(history.epochs), len(history.index))}:
         raise ValueError("its arrays do not fit each other")
     return history
 
@@ -96,6 +107,7 @@ def summarise(history: History, known: Labels | None = None, *, burn_in: int = 0
         "weight": weight_summary(late, known, top),
         "classes": None if known is None else class_summary(late, known),
         "lps": lps_summary(late, known, top),
+        "recipe_margin": recipe_margin_summary(late, known, top),
         "suspects": suspects(history, known, top, late),
         "noise": noise_summary(late, known),
     }
@@ -198,26 +210,45 @@ def class_summary(history: History, known: Labels) -> dict[str, Any]:
 
 def lps_summary(history: History, known: Labels | None, top: int) -> dict[str, Any] | None:
     """How attack steps survived and margins disagree: over the epochs that counted both of all; None if none did."""
-    if history.lps is None:
-        return None
-    counted = ~np.isnan(history.lps).any(axis=1)
-    if not counted.any():
-        return None
-    lps, margin = history.lps[counted].mean(axis=0), history.margin[counted].mean(axis=0)
-    return disagreement(history, known, lps, margin, top)
+    both = _means(history, history.lps)
+    return None if both is None else disagreement(history, known, "lps", *both, top)
 
 
-def disagreement(history: History, known: Labels | None, lps: Array, margin: Array, top: int) -> dict[str, Any]:
+def recipe_margin_summary(history: History, known: Labels | None, top: int) -> dict[str, Any] | None:
+    """How the recipe's own margin lies and orders the examples; None where it weighs by the probabilistic one."""
+    both = _means(history, history.recipe_margin)
+    if both is None:
+        return None
+    quantiles = np.quantile(both[0], QUANTILES).tolist()
+    return disagreement(history, known, "recipe_margin", *both, top) | {"quantiles": quantiles}
+
+
+def _means(history: History, values: Array | None) -> tuple[Array, Array] | None:
+    """Values and margins of each example, over the epochs in which the value of all is known."""
+    known = whole_epochs(values)
+    if values is None or not known.any():
+        return None
+    return values[known].mean(axis=0), history.margin[known].mean(axis=0)
+
+
+def whole_epochs(values: Array | None) -> Array:
+    """In which epochs the value of every example is known."""
+    return np.zeros(0, bool) if values is None else np.asarray(~np.isnan(values).any(axis=1))
+
+
+def disagreement(
+    history: History, known: Labels | None, name: str, values: Array, margin: Array, top: int
+) -> dict[str, Any]:
     """Two orders of the same examples: their correlation, and where they differ most, in ranks as a share of all."""
-    gap = (ranks(lps) - ranks(margin)) / len(lps)
+    gap = (ranks(values) - ranks(margin)) / len(values)
     order = np.argsort(-np.abs(gap), kind="stable")[:top]
     examples = []
     for place in order.tolist():
         entry = example(history, known, place)
-        examples.append(entry | {"lps": float(lps[place]), "margin": float(margin[place]), "gap": float(gap[place])})
+        examples.append(entry | {name: float(values[place]), "margin": float(margin[place]), "gap": float(gap[place])})
     return {
-        "rank_correlation": rank_correlation(lps, margin),
-        "lps_values": len(np.unique(lps)),
+        "rank_correlation": rank_correlation(values, margin),
+        f"{name}_values": len(np.unique(values)),
         "margin_values": len(np.unique(margin)),
         "examples": examples,
     }

@@ -21,9 +21,8 @@ class Section:
 
 def sections(summary: Summary) -> list[Section]:
     """All that can be told of a run, in the order a reader asks."""
-    parts = [_overview(summary), *_weights(summary), _classes(summary), _lps(summary), _suspects(summary)]
-    if summary["noise"]:
-        parts.append(_noise(summary))
+    parts = [_overview(summary), *_weights(summary), _classes(summary), _lps(summary), _recipe_margin(summary)]
+    parts += [_suspects(summary), _noise(summary) if summary["noise"] else None]
     return [part for part in parts if part is not None]
 
 
@@ -122,14 +121,34 @@ def _lps(summary: Summary) -> Section:
         if summary["counts_steps"]:
             none = "LPS was not counted in this run: add --measure-lps 1000 to measure it now"
         return Section(title, (none,))
-    correlation = "none" if lps["rank_correlation"] is None else f"{lps['rank_correlation']:.3f}"
     lines = (
-        f"rank correlation {correlation} ({lps['source']}); {lps['lps_values']} different values of LPS, "
+        f"rank correlation {_correlation(lps)} ({lps['source']}); {lps['lps_values']} different values of LPS, "
         f"{lps['margin_values']:,} of PM",
         "largest disagreement, as a share of all ranks: above 0 LPS calls it safer than PM does",
     )
     rows = tuple(_example_row(entry, f"{entry['lps']:.2f}", f"{entry['gap']:+.2f}") for entry in lps["examples"])
     return Section(title, lines, _example_header(lps["examples"], "LPS", "gap"), rows)
+
+
+def _recipe_margin(summary: Summary) -> Section | None:
+    found, name = summary["recipe_margin"], summary["margin"]
+    if found is None:
+        return None
+    low, lower, middle, upper, high = (f"{value:.3g}" for value in found["quantiles"])
+    lines = (
+        f"rank correlation {_correlation(found)}; median {middle}, middle 50 % from {lower} to {upper}, "
+        f"middle 90 % from {low} to {high}",
+        f"largest disagreement, as a share of all ranks: above 0 {name} is larger than PM lets expect",
+    )
+    rows = tuple(
+        _example_row(entry, f"{entry['recipe_margin']:.3g}", f"{entry['gap']:+.2f}") for entry in found["examples"]
+    )
+    title = f"The margin that this recipe weighs by ({name}) against the probabilistic one (PM)"
+    return Section(title, lines, _example_header(found["examples"], name, "gap"), rows)
+
+
+def _correlation(found: Summary) -> str:
+    return "none" if found["rank_correlation"] is None else f"{found['rank_correlation']:.3f}"
 
 
 def _suspects(summary: Summary) -> Section:

@@ -1,5 +1,6 @@
 """What each example did in an epoch: kept on the device while it runs, and in dynamics.npz where asked for."""
 
+from collections.abc import Collection
 from copy import copy
 from pathlib import Path
 
@@ -12,10 +13,15 @@ from probmargin.core.errors import UsageError
 from probmargin.core.losses import is_correct, probabilistic_margin
 from probmargin.core.types import Labels
 from probmargin.engine.files import written_aside
+from probmargin.margins.lps import LPS
+from probmargin.margins.none import NoMargin
+from probmargin.margins.pm_adv import PMAdv
+from probmargin.methods.method import Method
+from probmargin.reporting.dynamics import ROWS, SOME_EPOCHS
 from probmargin.training.step import StepResult
 
-ROWS = ("margin", "weight", "correct", "lps")
-"""Probabilistic margin and verdict of the loss pass, weight, and attack steps survived, NaN where not counted."""
+_IN_OTHER_ROWS = (NoMargin(), PMAdv(), LPS())
+"""Margins that need no row of their own."""
 
 Values = npt.NDArray[np.float32]
 
@@ -29,23 +35,33 @@ def note_examples(examples: torch.Tensor, positions: torch.Tensor, labels: Label
     """Write a batch's values in place, without waiting for the host."""
     margin = probabilistic_margin(result.logits, labels)
     lps = torch.full_like(margin, torch.nan) if result.lps is None else result.lps
-    values = (margin, result.weight, is_correct(result.logits, labels), lps)
+    values = (margin, result.weight, is_correct(result.logits, labels), lps, result.margin)
     examples.index_copy_(1, positions, torch.stack([value.to(examples.dtype) for value in values]))
 
 
+def unknown_rows(now: Method) -> tuple[str, ...]:
+    """Rows without a value of their own in an epoch of this recipe."""
+    counts_steps = now.attack is not None and now.attack.records_steps
+    is_own = now.margin not in _IN_OTHER_ROWS
+    return tuple(name for name, known in zip(SOME_EPOCHS, (counts_steps, is_own), strict=True) if not known)
+
+
 class Dynamics:
-    """dynamics.npz: `index` (N,), `epochs` (E,), and (E, N) arrays margin, weight, correct and, where counted, lps."""
+    """dynamics.npz: `index` (N,), `epochs` (E,), and (E, N) arrays margin, weight, correct.
+
+    Also lps where steps were counted, and recipe_margin where the recipe weighs by another margin than these.
+    """
 
     def __init__(self, path: Path, index: torch.Tensor) -> None:
         self.path = path
         self.index = index.cpu().numpy()
         self.rows: dict[int, Values] = {}
 
-    def add(self, epoch: int, values: Values, *, has_lps: bool) -> None:
-        """Take in an epoch's values, one row of `values` for each of ROWS."""
+    def add(self, epoch: int, values: Values, unknown: Collection[str] = ()) -> None:
+        """Take in an epoch's values, one row of `values` for each of ROWS, but for those that are not known."""
         kept = values.copy()
-        if not has_lps:
-            kept[ROWS.index("lps")] = np.nan
+        for name in unknown:
+            kept[ROWS.index(name)] = np.nan
         self.rows[epoch] = kept
 
     def read(self, path: Path, before: int) -> None:
@@ -54,8 +70,8 @@ class Dynamics:
             return
         try:
             file = read_arrays(path)
-            lps = file["lps"] if "lps" in file else np.full(file["margin"].shape, np.nan)
-            parts = [file["margin"], file["weight"], file["correct"], lps]
+            missing = np.full(file["margin"].shape, np.nan)
+            parts = [file.get(name, missing) if name in SOME_EPOCHS else file[name] for name in ROWS]
             epochs = file["epochs"].tolist()
         except UNREADABLE as error:
             raise UsageError(f"{path} cannot be read ({error}); delete it, or leave --dynamics out") from None
@@ -74,9 +90,10 @@ class Dynamics:
         if not self.rows:
             return
         epochs = sorted(self.rows)
-        margin, weight, correct, lps = np.stack([self.rows[epoch] for epoch in epochs], axis=1)
-        arrays = {"margin": margin, "weight": weight, "correct": correct > 0}
-        if not np.isnan(lps).all():
-            arrays["lps"] = lps
+        arrays = dict(zip(ROWS, np.stack([self.rows[epoch] for epoch in epochs], axis=1), strict=True))
+        for name in SOME_EPOCHS:
+            if np.isnan(arrays[name]).all():
+                del arrays[name]
+        arrays["correct"] = arrays["correct"] > 0
         with written_aside(self.path) as aside, aside.open("wb") as file:
             np.savez(file, index=self.index, epochs=np.array(epochs), **arrays)

@@ -12,11 +12,12 @@ from probmargin.engine.distributed import is_lost_process
 from probmargin.engine.files import append_json_line
 from probmargin.engine.signals import stop_signals
 from probmargin.methods.method import Method
+from probmargin.reporting.dynamics import ROWS
 from probmargin.runs.run import Run
 from probmargin.training.assemble import Hardware, make_stepper
 from probmargin.training.batches import Batches
 from probmargin.training.board import Board
-from probmargin.training.examples import ROWS, Dynamics
+from probmargin.training.examples import Dynamics, unknown_rows
 from probmargin.training.feed import Feed
 from probmargin.training.forecast import Pace
 from probmargin.training.guards import (
@@ -243,8 +244,7 @@ class Trainer:
             parts = {name: values[ROWS.index(name)] for name in ("margin", "weight")}
             self.watchers.board.epoch(metrics, **parts)
         if self.watchers.dynamics is not None:
-            attack = self.method.at(epoch).attack
-            self.watchers.dynamics.add(epoch, values, has_lps=attack is not None and attack.records_steps)
+            self.watchers.dynamics.add(epoch, values, unknown_rows(self.method.at(epoch)))
 
     def mend_best(self) -> None:
         """Write the best state where a kill has cut it off."""

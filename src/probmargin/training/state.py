@@ -97,7 +97,9 @@ class TrainState:
         self.sums = None if sums is None else sums.to(device)
         examples = checkpoint.part("sums").get("examples")
         if self.examples is not None and examples is not None:
-            self.examples.copy_(examples)
+            # States of earlier versions hold fewer rows.
+            self.examples.fill_(torch.nan)
+            self.examples[: len(examples)].copy_(examples)
         self.best, self.top_accuracy = checkpoint.facts.get("best"), checkpoint.facts.get("top_accuracy", 0.0)
         self.epoch, self.batch = checkpoint.facts["epoch"], checkpoint.facts["batch"]
         self.seconds, self.images = checkpoint.facts["seconds"], checkpoint.facts["images"]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probmargin.core.arrays import UNREADABLE
-from probmargin.reporting.dynamics import History, Labels, example, read_history, summarise
+from probmargin.reporting.dynamics import History, Labels, example, read_history, summarise, whole_epochs
 
 Array = npt.NDArray[Any]
 Entry = dict[str, Any]
@@ -43,6 +43,8 @@ class Dynamics:
     """As `probmargin.reporting.dynamics.summarise` makes it."""
     margin: Spread
     weight: Spread
+    recipe_margin: Spread | None
+    """Of the margin that the recipe weighs by, where that is another one."""
     largest: list[Entry]
     smallest: list[Entry]
 
@@ -102,9 +104,20 @@ def describe(history: History, known: Labels | None, burn_in: int) -> Dynamics:
         summary=summary,
         margin=spread(history.margin, history.epochs, (-1.0, 1.0)),
         weight=spread(history.weight, history.epochs, (0.0, max(1.5, round(1.05 * top, 2)))),
+        recipe_margin=_recipe_margin(history),
         largest=largest,
         smallest=smallest,
     )
+
+
+def _recipe_margin(history: History) -> Spread | None:
+    """Over the epochs in which all of it is known, within the ends that hold all but a few examples."""
+    known = whole_epochs(history.recipe_margin)
+    if history.recipe_margin is None or not known.any():
+        return None
+    values = history.recipe_margin[known]
+    low, high = (float(end) for end in np.quantile(values, (0.001, 0.999)))
+    return spread(values, history.epochs[known], (low, high if high > low else low + 1.0))
 
 
 def _ends(late: History, known: Labels | None) -> tuple[list[Entry], list[Entry]]:
