@@ -1,10 +1,12 @@
 """What docs/reproduction.md says about the paper's tables, from the records of runs; docs/tables.py puts it there."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import variance
 from typing import Any
 
 from scipy.special import ndtri, stdtrit as t_end
@@ -84,24 +86,48 @@ def verdicts(results: Path) -> str:
     """How many claims hold, and how many still do with intervals as wide as so many comparisons ask for."""
     found = [one for table in _paper_tables(results) for one in table.claims]
     counts = Counter(one.verdict for one in found)
-    compared = sum(len(one.comparisons) for one in found)
+    compared = len({(one.contrast, one.column.title) for claim in found for one in claim.comparisons})
     strict = Counter(_widened(one, compared).verdict for one in found)
     return (
         f"Of {len(found)} claims of the paper {counts['holds']} hold, {counts['does not hold']} do not, "
         f"{counts['undecided']} are undecided and {counts['not tested']} are not tested yet. With intervals widened "
         f"for the {compared} comparisons behind them (Bonferroni) {strict['holds']} hold and "
-        f"{strict['does not hold']} do not.\n"
+        f"{strict['does not hold']} do not{_among_seeds(results, found, compared)}.\n"
     )
 
 
-def _widened(found: Judged, compared: int) -> Judged:
-    """The same claim by intervals that miss none of so many differences in 95 of 100 cases."""
+def _among_seeds(results: Path, found: list[Judged], compared: int) -> str:
+    """The same where another seed of one recipe may differ as much as those of the two-by-two do."""
+    std = _seeds_std(results)
+    if std is None:
+        return ""
+    counts = Counter(_widened(one, compared, std).verdict for one in found)
+    return (
+        f"; with the spread between seeds added too, {std:.2f} points a row in the two-by-two, {counts['holds']} hold "
+        f"and {counts['does not hold']} do not"
+    )
+
+
+def _seeds_std(results: Path) -> float | None:
+    """By how many points of AutoAttack seeds of one recipe differ, over the two-by-two's rows; None without any."""
+    _, rows = _before_square_records(results)
+    shares = [[100 * right.count("1") / len(right) for right in seeds.values()] for seeds in rows.values()]
+    variances = [variance(values) for values in shares if len(values) > 2]
+    return math.sqrt(sum(variances) / len(variances)) if variances else None
+
+
+def _widened(found: Judged, compared: int, seeds_std: float = 0.0) -> Judged:
+    """The same claim by intervals that miss none of so many differences in 95 of 100 cases.
+
+    Seeds of one recipe that differ by `seeds_std` points in each of two rows make them wider still.
+    """
     tail = 0.025 / max(compared, 1)
 
     def wider(one: Comparison) -> Comparison:
         degrees = len(one.seeds) - 1
         std = one.seeds_std and one.seeds_std * t_end(degrees, 1 - tail) / t_end(degrees, 0.975)
-        return replace(one, error=one.error * -ndtri(tail) / Z, seeds_std=std)
+        error = math.hypot(one.error, math.sqrt(2 / len(one.seeds)) * seeds_std)
+        return replace(one, error=error * -ndtri(tail) / Z, seeds_std=std)
 
     return replace(found, comparisons=tuple(map(wider, found.comparisons)))
 
@@ -119,8 +145,9 @@ def _paired(found: list[Comparison], table2: Table) -> str:
         theirs = [numbers[one.column.title][0] for numbers in printed if one.column.title in numbers]
         # Two recipes that stand for one row of the paper have no difference there.
         is_printed = len(theirs) == len(printed) == 2 and printed[0] != printed[1]
-        rows.append([*comparison_texts(one)[:4], f"{theirs[0] - theirs[1]:+.2f}" if is_printed else "-"])
-    return markdown_table(["difference", "column", "points", "images", "in the paper"], rows) + "\n"
+        seeds = ", ".join(map(str, one.seeds))
+        rows.append([*comparison_texts(one)[:4], seeds, f"{theirs[0] - theirs[1]:+.2f}" if is_printed else "-"])
+    return markdown_table(["difference", "column", "points", "images", "seeds", "in the paper"], rows) + "\n"
 
 
 def reweighting(results: Path) -> str:
@@ -147,7 +174,7 @@ def open_question(results: Path) -> str:
     found = [one for one in found if one.column.title == "AA"]
     if not found:
         return text
-    return f"{text}\nUnder AutoAttack, paired:\n\n{_paired(found, tables['table2'])}"
+    return f"{text}\nUnder complete AutoAttack, paired:\n\n{_paired(found, tables['table2'])}"
 
 
 def _before_square_records(results: Path) -> tuple[list[dict[str, Any]], dict[str, dict[int, str]]]:

@@ -37,6 +37,12 @@ def test_one_interval_below_refutes_even_where_rows_are_missing() -> None:
     assert judged(a=[], b=[]).evidence == "rows missing: `a`, `b`"
 
 
+def test_one_difference_that_is_not_clear_leaves_a_claim_undecided_whatever_is_missing() -> None:
+    found = judged(a=[bits(51)], b=[bits(50)], c=[])
+    assert found.verdict == "undecided"
+    assert found.evidence == "`a - b` +1.00 [-2.34, +4.30], 100 images, 1 seed; rows missing: `c`"
+
+
 def test_an_interval_around_the_line_decides_nothing() -> None:
     assert judged(a=[bits(51)], b=[bits(50)]).verdict == "undecided"
     assert judged(a=[bits(50)], b=[bits(50)]).verdict == "undecided"

@@ -9,16 +9,22 @@ from probmargin.reporting.inspection import Section, plain, sections
 
 
 def summary(
-    weight: list[float], is_wrong: list[bool] | None = None, known: bool = True, burn_in: int = 0
+    weight: list[float],
+    is_wrong: list[bool] | None = None,
+    known: bool = True,
+    burn_in: int = 0,
+    recipe_margin: list[float] | None = None,
 ) -> dict[str, Any]:
     """One epoch of four examples, two cats and two dogs."""
     margin = np.array([[0.5, 0.1, 0.25, -0.75]])
-    history = History(np.array([7, 3, 11, 5]), np.array([0]), margin, np.array([weight]), margin > 0)
+    own = None if recipe_margin is None else np.array([recipe_margin])
+    history = History(np.array([7, 3, 11, 5]), np.array([0]), margin, np.array([weight]), margin > 0, recipe_margin=own)
     wrong = None if is_wrong is None else np.array(is_wrong)
     labels = Labels(np.array([0, 1, 0, 1]), ("cat", "dog"), wrong) if known else None
     facts = {
         "run": "runs/a",
         "method": "mail-at",
+        "margin": "mm_adv",
         "data": "pets",
         "notes": [],
         "is_attacked": True,
@@ -46,6 +52,15 @@ def test_everything_is_said() -> None:
     assert "1 label known to be wrong (25.0% of the examples), with 50.0% of the weight (x2.00)" in text
     assert "--measure-lps 1000" in text
     assert "against the 1 label known to be wrong" in text
+
+
+def test_the_margin_that_a_recipe_weighs_by() -> None:
+    text = words(summary([0.5, 1.0, 0.5, 2.0], recipe_margin=[4.0, -2.0, 0.0, -12.0]))
+    assert "The margin that this recipe weighs by (mm_adv) against the probabilistic one (PM)" in text
+    # Ranks 4, 2, 3, 1 on both sides.
+    assert "rank correlation 1.000; median -1, middle 50 % from -4.5 to 1, middle 90 % from -10.5 to 3.4" in text
+    assert "  example  class  weight  margin  mm_adv    gap\n        7    cat   0.500  +0.500       4  +0.00" in text
+    assert "weighs by" not in words(summary([0.5, 1.0, 0.5, 2.0]))
 
 
 def test_a_run_without_weights() -> None:

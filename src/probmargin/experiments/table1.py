@@ -22,14 +22,16 @@ def _pairs(base: str, lps: str) -> tuple[Contrast, ...]:
 
 def _claims(base: str, lps: str) -> tuple[Claim, ...]:
     mail = f"mail-{base}"
-    return above(mail, lps, "PGD", "AA") + above(f"{mail}-pm-nat", lps, "PGD", "AA")
+    better = above(mail, lps, "PGD", "AA") + above(f"{mail}-pm-nat", lps, "PGD", "AA")
+    # Under AT the paper prints more AutoAttack accuracy for PM-nat.
+    return better + above(mail, f"{mail}-pm-nat", *(("PGD",) if base == "at" else ("PGD", "AA")))
 
 
 TABLE1 = Experiment(
     name="table1",
     title="LPS against probabilistic margins, CIFAR-10, ResNet-18",
     claim="Weights from probabilistic margins give more PGD and more AutoAttack accuracy than weights from attack "
-    "steps survived (LPS), under AT, MART and TRADES.",
+    "steps survived (LPS), under AT, MART and TRADES, and margins of attacked images slightly more than of clean ones.",
     rows=_third("at", "gairat") + _third("mart", "gair-mart") + _third("trades", "gair-trades"),
     claims=_claims("at", "gairat") + _claims("mart", "gair-mart") + _claims("trades", "gair-trades"),
     contrasts=_pairs("at", "gairat") + _pairs("mart", "gair-mart") + _pairs("trades", "gair-trades"),

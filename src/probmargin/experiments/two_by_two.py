@@ -40,6 +40,7 @@ TWO_BY_TWO = Experiment(
         against(_MAIL_CE.id, _UNIFORM_CE.id),
         against(_UNIFORM_CE.id, _UNIFORM_KL.id),
         against(_MAIL_CE.id, _MAIL_KL.id),
+        against(_MAIL_CE.id, _UNIFORM_KL.id),
         against(_RELEASE.id, _UNIFORM_KL.id),
     ),
     claims=(

@@ -26,13 +26,12 @@ class Judged:
 
     @property
     def verdict(self) -> Verdict:
-        """One clear contradiction is enough to refute it; to hold, every difference must be clear."""
+        """One clear contradiction refutes it, one difference that is not clear keeps it open, whatever is missing."""
         if any(found.deciding_interval[1] < self.claim.by for found in self.comparisons):
             return "does not hold"
-        if len(self.comparisons) < len(self.claim.others):
-            return "not tested"
-        is_clear = all(found.deciding_interval[0] > self.claim.by for found in self.comparisons)
-        return "holds" if is_clear else "undecided"
+        if any(found.deciding_interval[0] <= self.claim.by for found in self.comparisons):
+            return "undecided"
+        return "holds" if len(self.comparisons) == len(self.claim.others) else "not tested"
 
     @property
     def deciding(self) -> Comparison | None:
@@ -43,16 +42,19 @@ class Judged:
     @property
     def evidence(self) -> str:
         """The difference that decides it with its interval, or what is missing."""
+        lacks = {"rows missing": self.missing, f"rows without a number for {self.claim.column}": self.unfinished}
+        told = [f"{what}: {', '.join(f'`{row}`' for row in rows)}" for what, rows in lacks.items() if rows]
         if self.verdict == "not tested":
-            lacks = {"rows missing": self.missing, f"rows without a number for {self.claim.column}": self.unfinished}
-            told = [f"{what}: {', '.join(f'`{row}`' for row in rows)}" for what, rows in lacks.items() if rows]
             return "; ".join(told) or self._apart
         found = self.deciding
         assert found is not None
         low, high = found.deciding_interval
         looked = f"{counted(found.num_examples, 'image')}, {counted(len(found.seeds), 'seed')}"
         points = f"{found.difference:+.2f} [{low:+.2f}, {high:+.2f}]"
-        return f"`{found.contrast.title}` {points}, {looked}"
+        # What is missing could refute a claim that is undecided, and cannot save one that does not hold.
+        return "; ".join(
+            [f"`{found.contrast.title}` {points}, {looked}", *(told if self.verdict == "undecided" else [])]
+        )
 
     @property
     def _apart(self) -> str:

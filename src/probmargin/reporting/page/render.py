@@ -148,7 +148,9 @@ def _fans(report: RunReport, place: int) -> dict[str, dict[str, Any]]:
     fans = {"margin": curves.fan(found.margin, "Margin", report.label, place)}
     if found.recipe_margin is not None:
         name = str((report.folder.recipe.get("margin") or {}).get("name"))
-        fans["recipe-margin"] = curves.fan(found.recipe_margin, f"The recipe's own margin ({name})", report.label, place)
+        fans["recipe-margin"] = curves.fan(
+            found.recipe_margin, f"The recipe's own margin ({name})", report.label, place
+        )
     if not found.is_uniform:
         fans["weight"] = curves.fan(found.weight, "Weight", report.label, place)
     return fans | {"areas": curves.areas(found.summary["epochs"], report.label)}
