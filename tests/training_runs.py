@@ -78,20 +78,6 @@ def fit(
 Fit = Callable[..., tuple[dict[str, torch.Tensor], Path]]
 
 
-@pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Fit:
-    """Runs on the blobs that nothing disturbs, each trained once for all tests; copy one before writing into it."""
-    known: dict[tuple[object, ...], tuple[dict[str, torch.Tensor], Path]] = {}
-
-    def run(method: Method, **request: Any) -> tuple[dict[str, torch.Tensor], Path]:
-        key = (method.hash(), *sorted(request.items()))
-        if key not in known:
-            known[key] = fit(tmp_path_factory.mktemp("undisturbed") / "run", method, **request)
-        return known[key]
-
-    return run
-
-
 def let_accuracy_fall(monkeypatch: pytest.MonkeyPatch) -> None:
     """Held-out accuracy falls with every step of training, so that the first look is the best one."""
 

@@ -15,7 +15,7 @@ from probmargin.engine import checkpoints
 from probmargin.evaluation.parts import weights_hash
 from probmargin.evaluation.run_audit import audit_subject
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
-from probmargin.runs.run import Run
+from probmargin.runs.run import Run, open_run
 from probmargin.training.progress import chosen_line
 
 
@@ -165,6 +165,10 @@ def test_a_run_that_is_not_finished_is_said_to_be_so(trained: Path, tmp_path: Pa
         path.unlink()
     record = json.loads((run / "record.json").read_text(encoding="utf-8"))
     record.pop("train_seconds")
+    given = shutil.copytree(run, tmp_path / "given")
+    (given / "record.json").write_text(json.dumps(record | {"data": "arrays"}), encoding="utf-8")
+    _, notes = open_run(given).load_model()
+    assert [note.rpartition("; ")[2] for note in notes] == ["go on with pm.train(..., resume=True)"]
     (run / "record.json").write_text(json.dumps(record), encoding="utf-8")
     evaluate_subject(asked(run), said.append)
     audit_subject(asked(run, num_examples=2), None, said.append)

@@ -133,8 +133,8 @@ def test_a_card_gives_commands_that_work_for_what_came_from_python(trained: Path
     assert (norm, eps) != ("Linf", 8 / 255), "what pm.evaluate takes unless told"
     asked = f'"nat", norm="{norm}", eps={eps:g}'
     assert missing["object"][0].endswith(f"pm.evaluate(model, (x, y), {asked}) in Python")
-    by_name = "probmargin audit with --model package.module:factory, --checkpoint and --data"
-    assert missing["object"][-1] == f"signs of masked gradients: {by_name}"
+    options = f"--model package.module:factory, --checkpoint, --data, --norm {norm} and --eps {eps:g}"
+    assert missing["object"][-1] == f"signs of masked gradients: probmargin audit with {options}"
     assert not any("probmargin" in line for line in missing["object"][:-1])
     left_out = [line for line in said if "is of another state and is left out" in line]
     assert left_out[0].endswith(f"judge it with: probmargin evaluate {run.path} --data npz:FILE")

@@ -96,7 +96,7 @@ def test_a_run_that_goes_on_after_its_patience_is_not_finished_until_it_ends_aga
     of_the_end = {"train_seconds", "images_per_second", "weights", "held_out_accuracy", "epochs_trained"}
     assert ended - set(run.record) == of_the_end
     assert run.unfinished(run.load_state()[1]) == [
-        f"{path} is not finished: its state in epoch 4 of 6 is taken; train it with --resume"
+        f"{path} is not finished: its state in epoch 4 of 6 is taken; go on with pm.train(..., resume=True)"
     ]
     fit(path, recipe("at"), early_stopping=4, resume=True, **held)
     assert set(run.record) == ended

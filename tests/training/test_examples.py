@@ -10,7 +10,7 @@ import torch
 from blobs import blobs
 from strategies import images, keyed, tiny_net
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
-from training_runs import SMALL, Fit, StopAfter, fit, recipe, same, undisturbed as undisturbed
+from training_runs import SMALL, Fit, StopAfter, fit, recipe, same
 
 from probmargin.core.errors import Interrupted, UsageError
 from probmargin.core.losses import is_correct, probabilistic_margin
@@ -60,10 +60,11 @@ def test_a_run_that_is_resumed_goes_on_following_its_examples(undisturbed: Fit, 
 
 def test_steps_that_nobody_counted_are_not_zeros(undisturbed: Fit, tmp_path: Path) -> None:
     """Asked for in the middle of an epoch, LPS is known of the examples that come after."""
+    method = resolve("at", epochs=6, batch_size=16, settings={**SMALL, "attack.num_steps": 4})
     with pytest.raises(Interrupted):
-        fit(tmp_path / "run", recipe("at"), reporter=StopAfter(6))
-    _, path = fit(tmp_path / "run", recipe("at"), resume=True, dynamics=True)
-    _, whole = undisturbed(recipe("at"), dynamics=True)
+        fit(tmp_path / "run", method, reporter=StopAfter(6))
+    _, path = fit(tmp_path / "run", method, resume=True, dynamics=True)
+    _, whole = undisturbed(method, dynamics=True)
     found, wanted = read(path), read(whole)
     assert found["epochs"].tolist() == list(range(1, 6))
     for name in ("margin", "weight", "correct"):
@@ -75,6 +76,7 @@ def test_steps_that_nobody_counted_are_not_zeros(undisturbed: Fit, tmp_path: Pat
     summary, counted = (lps_summary(part, None, 3) for part in (history, history.since(2)))
     assert summary is not None
     assert counted is not None
+    assert summary["rank_correlation"] is not None, "examples differ in the steps they survive"
     for name in ("rank_correlation", "lps_values"):
         assert summary[name] == counted[name], "an epoch that was counted in part is left out"
 

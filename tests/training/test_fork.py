@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from blobs import blobs
 from torch import nn
-from training_runs import Fit, Listener, StopAfter, fit, let_accuracy_fall, recipe, same, undisturbed as undisturbed
+from training_runs import Fit, Listener, StopAfter, fit, let_accuracy_fall, recipe, same
 
 from probmargin.core.errors import Interrupted, UsageError
 from probmargin.core.settings import AWP, EMA
@@ -90,7 +90,7 @@ def test_a_fork_is_resumed_like_any_run(parent: Path, undisturbed: Fit, tmp_path
     assert same(scratch, resumed)
     assert [row["epoch"] for row in open_run(path).metrics] == list(range(6))
     with pytest.raises(UsageError, match="forked_from"):
-        fit(whole, recipe("mail-at"), resume=True, fork=origin)
+        fit(shutil.copytree(whole, tmp_path / "whole"), recipe("mail-at"), resume=True, fork=origin)
 
 
 def test_a_fork_that_is_compiled_otherwise_says_so_and_its_record_too(tmp_path: Path) -> None:

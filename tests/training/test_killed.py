@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from training_runs import Fit, Listener, fit, recipe, same, undisturbed as undisturbed, within
+from training_runs import Fit, Listener, fit, recipe, same, within
 
 from probmargin.data.digits import load_digits
 from probmargin.engine import checkpoints

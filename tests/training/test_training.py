@@ -12,7 +12,7 @@ import torch
 from blobs import blobs
 from strategies import tiny_net
 from torch import nn
-from training_runs import SMALL, Fit, StopAfter, fit, recipe, same, undisturbed as undisturbed
+from training_runs import SMALL, Fit, StopAfter, fit, recipe, same
 
 import probmargin.training.train as train_module
 from probmargin import api as pm

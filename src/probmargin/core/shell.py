@@ -38,6 +38,15 @@ def is_named(data: str) -> bool:
     return data in NAMED or data.startswith(("folder:", "npz:"))
 
 
+def is_typed(record: Mapping[str, Any]) -> bool:
+    """Whether a command can train a run: its data and its model have names.
+
+    >>> is_typed({"model_settings": {}, "data": "digits"}), is_typed({"model_settings": None, "data": "digits"})
+    (True, False)
+    """
+    return record.get("model_settings") is not None and is_named(str(record.get("data", "")))
+
+
 def judging(record: Mapping[str, Any], command: str, path: object, *words: str) -> str:
     """The command that judges a run; "" where its model was an object, which no command can build.
 

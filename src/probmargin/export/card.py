@@ -147,6 +147,7 @@ def not_measured(subject: Exported) -> list[str]:
     then = "" if subject.state is None else ", then export with --results FILE.json"
     norm, eps = subject.ball
     ball = f'norm="{norm}", eps={radius(eps)}'
+    options = f"--model package.module:factory, --checkpoint, --data, --norm {norm} and --eps {radius(eps)}"
 
     def how(attacks: str) -> str:
         shown = judging(subject.record, "evaluate", subject.run.path, *other, "--attacks", attacks)
@@ -162,8 +163,7 @@ def not_measured(subject: Exported) -> list[str]:
         missing.append(f"robust accuracy under AutoAttack: {how('nat,aa')}")
     if subject.audit is None and subject.state is None:
         audit = judging(subject.record, "audit", subject.run.path)
-        by_name = "probmargin audit with --model package.module:factory, --checkpoint and --data"
-        missing.append(f"signs of masked gradients: {audit or by_name}")
+        missing.append(f"signs of masked gradients: {audit or f'probmargin audit with {options}'}")
     return missing
 
 

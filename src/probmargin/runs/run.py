@@ -9,7 +9,7 @@ from torch import nn
 
 from probmargin.core.arguments import checked
 from probmargin.core.errors import UsageError
-from probmargin.core.shell import typed
+from probmargin.core.shell import is_typed, typed
 from probmargin.engine import checkpoints
 from probmargin.engine.files import holds_json, read_json_lines, read_json_object, write_json
 from probmargin.engine.shapes import misfit_epoch, misfit_record, misfit_state
@@ -136,7 +136,8 @@ class Run:
         if "train_seconds" in record or done >= total:
             return []
         where = f"in epoch {done + 1}" if last.facts.get("batch") else f"after epoch {done}"
-        return [f"{self.path} is not finished: its state {where} of {total} is taken; train it with --resume"]
+        how = "train it with --resume" if is_typed(record) else "go on with pm.train(..., resume=True)"
+        return [f"{self.path} is not finished: its state {where} of {total} is taken; {how}"]
 
     def rebuild(self, weights: dict[str, torch.Tensor]) -> nn.Module:
         """The run's network with these weights."""
@@ -144,7 +145,7 @@ class Run:
         if record.get("model_settings") is None:
             raise UsageError(
                 f"the model of {self.path} was given as an object; build it and load its weights yourself, or judge it "
-                "by --model package.module:factory and --checkpoint, a file of its checkpoints folder"
+                "by --model package.module:factory, --checkpoint, a file of its checkpoints folder, --norm and --eps"
             )
         # By the run's seed: what a network draws and its weights do not hold is then as it was in training.
         model = build_model(record["model"], **record["model_settings"], seed=record["seed"])

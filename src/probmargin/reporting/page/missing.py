@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from probmargin.core.shell import is_named, judging, program, typed
+from probmargin.core.shell import is_typed, judging, program, typed
 from probmargin.reporting.folder import Folder
 from probmargin.reporting.page.data import RunReport
 
@@ -122,7 +122,7 @@ def train_command(folder: Folder, data_dir: str, out: str, *options: str) -> str
     """The command that trains this run's recipe; "" where data or model were objects no command can name."""
     record = folder.record
     data, model = str(record.get("data", "")), str(record.get("model", ""))
-    if record.get("model_settings") is None or not is_named(data):
+    if not is_typed(record):
         return ""
     words = ["train", "--recipe", str(folder.path / "recipe.json"), "--data", data, "--model", model]
     words += ["--seed", str(record.get("seed", 1)), *_data_dir(folder, data_dir)]
