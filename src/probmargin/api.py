@@ -308,4 +308,4 @@ def import_weights(
         std=None if std is None else tuple(std),
         partial=partial,
     )
-    return take_over(request, log).model
+    return take_over(request, log)

@@ -1,5 +1,7 @@
 """The public functions as a stranger's script would use them."""
 
+import inspect
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import probmargin
 from probmargin import api as pm
+from probmargin.cli.train import train as typed_train
 from probmargin.core.errors import UsageError
 from probmargin.core.noise import fresh_noise
 from probmargin.core.types import Classifier
@@ -22,6 +25,7 @@ from probmargin.methods.resolve import METHODS, named, resolve
 from probmargin.training.drop_in import _sharing, loss_recipe
 from probmargin.training.network import Network
 from probmargin.training.perturbation import perturbed_weights
+from probmargin.training.request import TrainRequest
 from probmargin.training.step import Batch, attack_batch, batch_loss, view_of, weigh
 from probmargin.weights.hinge import Hinge
 from probmargin.weights.sigmoid import Sigmoid
@@ -30,6 +34,20 @@ CONTRACT = (
     "probabilistic_margin logit_margin sigmoid_weight hinge_weight step_weight gairat_weight normalize_weights at_loss "
     "trades_loss mart_loss attack mail_loss train evaluate"
 ).split()
+
+
+def test_python_and_the_command_line_ask_for_a_run_alike() -> None:
+    """A setting forgotten on one side would have its default there, whatever is asked for."""
+    asked, typed = (inspect.signature(function).parameters for function in (pm.train, typed_train))
+    for field in fields(TrainRequest):
+        if field.name == "save_seconds":
+            continue
+        own, option = asked[field.name], typed["compile_mode" if field.name == "compile" else field.name]
+        if field.default is MISSING:
+            assert own.default is option.default is inspect.Parameter.empty
+        else:
+            assert own.default == field.default, field.name
+            assert option.default == ("" if field.default == () else field.default), field.name
 
 
 def test_every_name_of_the_contract_is_there() -> None:

@@ -148,7 +148,7 @@ def test_full_scale_trains_the_tables_runs_that_are_missing(tmp_path: Path, monk
     assert list(tasks) == [f"cifar10-resnet18-{row}-s1" for row in ("at", "gairat", "mail-at")]
     parent = Parent(run="cifar10-resnet18-at-s1", epochs=74)
     assert [task.parent for task in tasks.values()] == [None, parent, parent]
-    assert all(task.has_curves and not task.columns for task in tasks.values())
+    assert all(task.monitor and task.dynamics and not task.columns for task in tasks.values())
     assert {(task.data_dir, task.device) for task in tasks.values()} == {(Path("there"), "cuda")}
     wanted = make_plan(request("table2", tmp_path, scale="full", trials=1))
     assert [tasks[one.task.id].recipe for one in wanted if one.task.id in tasks] == [

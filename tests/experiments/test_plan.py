@@ -33,7 +33,8 @@ def test_table2_trains_each_burn_in_once(tmp_path: Path) -> None:
     assert found["at"].task.keep_epochs == (74,)
     assert found["trades"].task.keep_epochs == ()
     assert list(found).index("at") < list(found).index("mail-at")
-    assert [row for row, entry in found.items() if entry.task.has_curves] == ["at", "gairat", "mail-at"]
+    for field in ("monitor", "dynamics"):
+        assert [row for row, entry in found.items() if getattr(entry.task, field)] == ["at", "gairat", "mail-at"]
     assert {entry.state for entry in found.values()} == {"to do"}
 
 

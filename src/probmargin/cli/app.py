@@ -37,6 +37,7 @@ app = typer.Typer(
 DataOption = Annotated[str, typer.Option("--data", help="digits, cifar10, cifar100, svhn, folder:PATH or npz:FILE")]
 DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="folder with the data set's own files")]
 DownloadOption = Annotated[bool, typer.Option("--download", help="fetch the data set where it is not there")]
+DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")]
 ImageSizeOption = Annotated[int | None, typer.Option("--image-size", help="resize images of a folder")]
 
 

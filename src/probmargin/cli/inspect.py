@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from probmargin.cli.app import DataDirOption, app, show
+from probmargin.cli.app import DataDirOption, DeviceOption, app, show
 
 if TYPE_CHECKING:
     from probmargin.reporting.inspection import Section
@@ -21,7 +21,7 @@ def inspect_run(
         int | None, typer.Option("--measure-lps", help="attack N training images to count the steps they survive")
     ] = None,
     data_dir: DataDirOption = None,
-    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
+    device: DeviceOption = None,
 ) -> None:
     """Look at the weights of a run: who carries them, who gains and loses, who looks mislabelled."""
     from probmargin.engine.files import check_replaces, holds_json, write_json

@@ -5,10 +5,25 @@ from typing import Annotated, Any
 
 import typer
 
-from probmargin.cli.app import DataDirOption, DownloadOption, ImageSizeOption, app, is_first_process, show, show_row
+from probmargin.cli.app import (
+    DataDirOption,
+    DeviceOption,
+    DownloadOption,
+    ImageSizeOption,
+    app,
+    is_first_process,
+    show,
+    show_row,
+)
 from probmargin.core.settings import MOST_SEED
 from probmargin.core.speech import silent
 
+RunArgument = Annotated[Path | None, typer.Argument(help="folder of a run")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="a model that was not trained here")]
+NormOption = Annotated[str | None, typer.Option("--norm", help="Linf or L2")]
+EpsOption = Annotated[str | None, typer.Option("--eps", help="radius, such as 8/255; the run's own unless given")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="of the attacks' random starts")]
+OwnDataOption = Annotated[str | None, typer.Option("--data", help="the run's own unless given")]
 CheckpointOption = Annotated[
     Path | None, typer.Option("--checkpoint", help="its weights; of a run another state, such as its best")
 ]
@@ -16,11 +31,11 @@ CheckpointOption = Annotated[
 
 @app.command(short_help="Judge a model on clean and attacked images.")
 def evaluate(
-    run: Annotated[Path | None, typer.Argument(help="folder of a run")] = None,
+    run: RunArgument = None,
     attacks: Annotated[str, typer.Option("--attacks", help="names from: probmargin list attacks")] = "nat,pgd-20,cw",
-    model: Annotated[str | None, typer.Option("--model", help="a model that was not trained here")] = None,
+    model: ModelOption = None,
     checkpoint: CheckpointOption = None,
-    data: Annotated[str | None, typer.Option("--data", help="the run's own unless given")] = None,
+    data: OwnDataOption = None,
     data_dir: DataDirOption = None,
     download: DownloadOption = False,
     image_size: ImageSizeOption = None,
@@ -28,11 +43,11 @@ def evaluate(
     aa_examples: Annotated[
         int | None, typer.Option("--aa-examples", help="AutoAttack on the first N of them, labelled so")
     ] = None,
-    norm: Annotated[str | None, typer.Option("--norm", help="Linf or L2")] = None,
-    eps: Annotated[str | None, typer.Option("--eps", help="radius, such as 8/255; the run's own unless given")] = None,
+    norm: NormOption = None,
+    eps: EpsOption = None,
     protocol: Annotated[str | None, typer.Option("--protocol", help="standard or official-1000")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="of the attacks' random starts")] = 0,
-    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
+    seed: SeedOption = 0,
+    device: DeviceOption = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", help="caps memory")] = None,
     search_precision: Annotated[
         str | None, typer.Option("--search-precision", help="of searches on CUDA: bf16, tf32 or float32; auto")
@@ -98,19 +113,19 @@ def merge(
 
 @app.command()
 def audit(
-    run: Annotated[Path | None, typer.Argument(help="folder of a run")] = None,
+    run: RunArgument = None,
     surrogate: Annotated[Path | None, typer.Option("--surrogate", help="run whose adversarial images to try")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="a model that was not trained here")] = None,
+    model: ModelOption = None,
     checkpoint: CheckpointOption = None,
-    data: Annotated[str | None, typer.Option("--data", help="the run's own unless given")] = None,
+    data: OwnDataOption = None,
     data_dir: DataDirOption = None,
     download: DownloadOption = False,
     image_size: ImageSizeOption = None,
     num_examples: Annotated[int | None, typer.Option("--num-examples", help="the first N test images; 200")] = None,
-    norm: Annotated[str | None, typer.Option("--norm", help="Linf or L2")] = None,
-    eps: Annotated[str | None, typer.Option("--eps", help="radius, such as 8/255; the run's own unless given")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="of the attacks' random starts")] = 0,
-    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
+    norm: NormOption = None,
+    eps: EpsOption = None,
+    seed: SeedOption = 0,
+    device: DeviceOption = None,
     out: Annotated[Path | None, typer.Option("--out", help="FILE.json for the result")] = None,
 ) -> None:
     """Look for signs that a model's robustness is not real."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from probmargin.cli.app import DataDirOption, app, show
+from probmargin.cli.app import DataDirOption, DeviceOption, app, show
 
 
 @app.command()
@@ -14,7 +14,7 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="the page")] = Path("report.html"),
     data_dir: DataDirOption = None,
     images: Annotated[int, typer.Option("--images", help="attacked test images of each run; 0: no pictures")] = 8,
-    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
+    device: DeviceOption = None,
 ) -> None:
     """Write one self-contained HTML page about one run or several."""
     from probmargin.experiments.report import ReportRequest, write_report

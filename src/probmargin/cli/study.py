@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from probmargin.cli.app import DataDirOption, DownloadOption, app, fail, show, show_row
+from probmargin.cli.app import DataDirOption, DeviceOption, DownloadOption, app, fail, show, show_row
 from probmargin.core.errors import UsageError
 from probmargin.core.settings import MOST_SEED
 from probmargin.core.words import counted
@@ -52,7 +52,7 @@ def reproduce(
     aa_examples: Annotated[
         int | None, typer.Option("--aa-examples", help="AutoAttack on the first N test images, labelled so")
     ] = None,
-    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
+    device: DeviceOption = None,
 ) -> None:
     """Reproduce a table or figure of the paper: run what is missing, then print or draw; started again, it goes on."""
     from probmargin.experiments import reproduce as experiments

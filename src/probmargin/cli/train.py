@@ -5,14 +5,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from probmargin.cli.app import DataDirOption, DataOption, DownloadOption, ImageSizeOption, app, is_first_process, show
+from probmargin.cli.app import (
+    DataDirOption,
+    DataOption,
+    DeviceOption,
+    DownloadOption,
+    ImageSizeOption,
+    app,
+    is_first_process,
+    show,
+)
 from probmargin.core.errors import UsageError
 from probmargin.core.settings import MOST_SEED
 from probmargin.core.shell import typed
 
 if TYPE_CHECKING:
     from probmargin.methods.method import Method
-    from probmargin.methods.resolve import DataScale
 
 
 @app.command()
@@ -31,7 +39,7 @@ def train(
     seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="of weights, order and noise")] = 1,
     settings: Annotated[list[str] | None, typer.Option("--set", help="PATH=VALUE, such as attack.eps=8/255")] = None,
     recipe: Annotated[Path | None, typer.Option("--recipe", help="a recipe.json, instead of --method")] = None,
-    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the best there is")] = None,
+    device: DeviceOption = None,
     precision: Annotated[str | None, typer.Option("--precision", help="bf16, tf32 or fp32, of the network")] = None,
     compile_mode: Annotated[
         str, typer.Option("--compile", help="default, max-autotune or off; a CPU compiles nothing")
@@ -71,7 +79,9 @@ def train(
     import functools
 
     from probmargin.api import load_data
+    from probmargin.methods.plain import parse_assignments
     from probmargin.methods.propose import propose
+    from probmargin.methods.resolve import read_recipe, resolve
     from probmargin.runs.run import Run
     from probmargin.training.dry_run import dry_run as forecast_run
     from probmargin.training.progress import Reporter
@@ -91,8 +101,15 @@ def train(
         lambda: load_data(data, data_dir, download=download, image_size=image_size, in_files=in_files)
     )
     proposal = propose(load()) if recipe is None and ":" in data else None
-    size = proposal.scale if proposal else data
-    resolved = _resolve(method, recipe, preset, size, model, epochs, batch_size, settings)
+    resolved = resolve(
+        read_recipe(recipe) if recipe else method,
+        preset=preset,
+        data=proposal.scale if proposal else data,
+        model=model,
+        epochs=epochs,
+        batch_size=batch_size,
+        settings=parse_assignments(settings or ()),
+    )
     if proposal:
         reporter.say(proposal.line(resolved))
     request = TrainRequest(
@@ -164,30 +181,6 @@ def _refuse_forgotten_data(context: typer.Context, out: Path, data: str) -> None
         raise UsageError(
             f"{out} was trained on {own}, and no --data is given: give the options it began with, and --resume"
         )
-
-
-def _resolve(
-    method: str,
-    recipe: Path | None,
-    preset: str,
-    data: "str | DataScale",
-    model: str,
-    epochs: int | None,
-    batch_size: int | None,
-    settings: list[str] | None,
-) -> "Method":
-    from probmargin.methods.plain import parse_assignments
-    from probmargin.methods.resolve import read_recipe, resolve
-
-    return resolve(
-        read_recipe(recipe) if recipe else method,
-        preset=preset,
-        data=data,
-        model=model,
-        epochs=epochs,
-        batch_size=batch_size,
-        settings=parse_assignments(settings or ()),
-    )
 
 
 def _print_recipe(method: "Method") -> None:

@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -166,10 +166,15 @@ def holds_arrays(path: Path, *names: str) -> bool:
         return False
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a text, whole or not at all."""
+    with written_aside(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
 def write_json(path: Path, plain: Any) -> None:
     """Write plain data as indented JSON, whole or not at all."""
-    with written_aside(path) as aside:
-        aside.write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(plain, indent=1, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
@@ -188,6 +193,11 @@ def read_json_object(path: Path, shape: Callable[[Any], str] | None = None) -> d
     if why := misfit(plain, dict[str, Any]) or (shape(plain) if shape else ""):
         raise UsageError(f"{path} is damaged ({why}); bring back a copy of it, or make it again")
     return dict(plain)
+
+
+def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a line for each, whole or not at all."""
+    write_text(path, "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows))
 
 
 def append_json_line(path: Path, plain: Any) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from probmargin.core.stats import wilson_interval
 from probmargin.core.types import Classifier
-from probmargin.evaluation.search import Finding, Outcome, Parts, Stage, Subject, full_float32, run_stages
+from probmargin.evaluation.search import Parts, Stage, Subject, full_float32, run_stages
 
 RECHECKED = 100
 
@@ -56,15 +56,11 @@ def recheck(
     chosen[survivors[order[:count]]] = True
     exact = replace(subject, call=call or subject.judge, forms={}, rounds=False)
     with full_float32(subject.x):
-        outcome = run_stages(exact, stages, chosen, Parts(), _ignore, _ignore_stage)
+        outcome = run_stages(exact, stages, chosen, Parts(), _ignore, _ignore)
     left = list(outcome.after.values())[-1]
     examples = int(chosen.sum())
     return Recheck(len(survivors), examples, examples - int(left.sum()), time.perf_counter() - begun)
 
 
-def _ignore(_: Stage, __: Finding) -> None:
-    """What is found is counted at the end."""
-
-
-def _ignore_stage(_: Stage, __: Outcome) -> None:
-    """Nothing is said between attacks."""
+def _ignore(*_: object) -> None:
+    """Nobody asks how far it has come."""

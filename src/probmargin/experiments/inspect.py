@@ -76,7 +76,7 @@ def inspect_run(request: InspectRequest) -> dict[str, Any]:
 
 
 def _history(run: Run, data_dir: Path | None) -> History:
-    path = run.path / "dynamics.npz"
+    path = run.dynamics_path
     if path.exists():
         try:
             return read_history(path)
@@ -104,7 +104,7 @@ def _data(run: Run, data_dir: Path | None) -> tuple[DataSet | None, str]:
 
 def labels_of(run: Run, index: Array, data: DataSet | None = None) -> Labels | None:
     """The labels a run trained on, and which of them were made wrong; None where neither file nor data tells."""
-    path = run.path / "label_noise.npz"
+    path = run.label_noise_path
     classes, files = (data.classes, data.train_files) if data else ((), ())
     if path.exists() or run.record.get("label_noise"):
         known = read_wrong_labels(path)

@@ -12,7 +12,6 @@ from probmargin.methods.resolve import DIGITS_SCALE, resolve
 from probmargin.reporting.cells import verdicts
 from probmargin.reporting.dynamics import noise_summary, read_history, suspects
 from probmargin.reporting.spec import ColumnSpec
-from probmargin.runs.run import Run
 
 METHODS = ("at", "gairat", "mail-at", "mail-trades")
 NOISE = "symmetric:0.2"
@@ -51,7 +50,7 @@ def _task(bench: Bench, method: str, noise: str | None, seed: int) -> Task:
         device=bench.device_name,
         columns=tuple(columns),
         parent=parent,
-        has_dynamics=True,
+        dynamics=True,
         label_noise=noise,
     )
 
@@ -60,10 +59,6 @@ def tasks(bench: Bench) -> list[Task]:
     """Every method with clean and with noisy labels, over the seeds; those others start from come first."""
     seeds = range(1, (bench.trials or TRIALS) + 1)
     return [_task(bench, method, noise, seed) for seed in seeds for noise in (None, NOISE) for method in METHODS]
-
-
-def _runs(bench: Bench) -> list[Run]:
-    return [task.run for task in tasks(bench)]
 
 
 def _accuracies(task: Task) -> dict[str, float]:
@@ -135,5 +130,4 @@ LABEL_NOISE = Study(
     title="Weight on wrong labels, and what they cost",
     measure=measure,
     make_tasks=tasks,
-    list_runs=_runs,
 )

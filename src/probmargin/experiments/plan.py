@@ -7,7 +7,7 @@ from pathlib import Path
 from probmargin.core.errors import UsageError
 from probmargin.experiments.grid import Grid
 from probmargin.experiments.records import Record
-from probmargin.experiments.work import Parent, Task, can_start_from, has_state, leads_to
+from probmargin.experiments.work import MONITOR, Parent, Task, can_start_from, has_state, leads_to
 from probmargin.methods.method import Method
 from probmargin.reporting.cells import RowRecords, belongs, sort_records, verdicts
 from probmargin.reporting.spec import ColumnSpec
@@ -92,7 +92,8 @@ def _plan_run(grid: Grid, name: str, seed: int, place: Place, records: Sequence[
         out=place.out,
         device=place.device,
         columns=grid.columns,
-        has_curves=grid.has_curves(row),
+        monitor=MONITOR if grid.has_curves(row) else None,
+        dynamics=grid.has_curves(row),
     )
     record, lacking = _record_of(grid, name, seed, records)
     if record is not None and not lacking:
@@ -176,7 +177,7 @@ def _state_to_come(parent: Task, child: Task) -> Parent:
     if (parent.seed, parent.data, parent.model) != (child.seed, child.data, child.model):
         return nothing
     epochs = shared_epochs(parent.recipe, child.recipe)
-    if parent.epochs_done >= epochs or parent.is_trained or (child.has_curves and not parent.has_curves):
+    if parent.epochs_done >= epochs or parent.is_trained or (child.monitor and not parent.monitor):
         return nothing
     # A folder that holds another run, or one that departs from its recipe, comes to no state that is of use.
     is_new = not parent.run.record_path.exists()

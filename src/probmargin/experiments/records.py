@@ -8,7 +8,7 @@ from typing import Any
 
 from probmargin.core.errors import UsageError
 from probmargin.core.records import canonical_hash
-from probmargin.engine.files import holds_json, read_json, read_json_object, write_json, written_aside
+from probmargin.engine.files import holds_json, read_json, read_json_object, write_json, write_text, written_aside
 from probmargin.engine.shapes import misfit_record
 from probmargin.evaluation.earlier import is_alike, joined_results, kept_apart
 from probmargin.methods.plain import completed
@@ -142,8 +142,7 @@ def note_failure(out: Path, run: str, reason: str, details: str = "") -> None:
     if not reason:
         path.unlink(missing_ok=True)
         return
-    with written_aside(path) as aside:
-        aside.write_text(f"{reason}\n{details}", encoding="utf-8")
+    write_text(path, f"{reason}\n{details}")
 
 
 def failures(out: Path) -> dict[str, str]:

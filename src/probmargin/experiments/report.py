@@ -14,7 +14,7 @@ from probmargin.core.speech import Say
 from probmargin.data.dataset import DataSet
 from probmargin.data.label_noise import read_wrong_labels
 from probmargin.data.loader import load
-from probmargin.engine.files import check_replaces, written_aside
+from probmargin.engine.files import check_replaces, write_text
 from probmargin.evaluation.protocol import PROTOCOLS
 from probmargin.evaluation.run_data import image_shape_of
 from probmargin.experiments.catalogue import find
@@ -71,8 +71,7 @@ def write_report(request: ReportRequest, say: Say) -> Path:
         raise UsageError(f"--images must be 0 or more, not {request.images}")
     reports = gather(request, say)
     text = render(reports, made=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}", command=request.command)
-    with written_aside(request.out) as aside:
-        aside.write_text(text, encoding="utf-8")
+    write_text(request.out, text)
     say(f"report on {len(reports)} {'run' if len(reports) == 1 else 'runs'}: {request.out} ({len(text) / 1e6:.2f} MB)")
     return request.out
 

@@ -11,7 +11,7 @@ from probmargin.core.speech import Say, silent
 from probmargin.core.words import counted
 from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
-from probmargin.engine.files import check_folder, written_aside
+from probmargin.engine.files import check_folder, write_text
 from probmargin.engine.signals import terminate_as_interrupt
 from probmargin.experiments.catalogue import STUDIES, find
 from probmargin.experiments.cluster import Share, run_on_cluster
@@ -223,8 +223,7 @@ def render(request: ReproduceRequest, say: Say) -> None:
     tables = [build_table(grid.table(), records, reasons) for grid in request.grids()]
     for table in tables:
         for suffix, draw in FORMATS.items():
-            with written_aside(request.out / "tables" / f"{table.spec.name}.{suffix}") as aside:
-                aside.write_text(draw(table), encoding="utf-8")
+            write_text(request.out / "tables" / f"{table.spec.name}.{suffix}", draw(table))
         if request.name is not None or not table.is_empty:
             say(markdown(table))
     if request.name is None:

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from probmargin.engine.files import written_aside
+from probmargin.engine.files import write_text
 from probmargin.experiments.catalogue import find
 from probmargin.experiments.grid import make_grid
 from probmargin.experiments.records import read_records
@@ -34,6 +34,5 @@ def write_page(folder: Path) -> Path | None:
     text = filled_page(folder)
     if text is None:
         return None
-    with written_aside(folder / "README.md") as aside:
-        aside.write_text(text, encoding="utf-8")
+    write_text(folder / "README.md", text)
     return folder / "README.md"

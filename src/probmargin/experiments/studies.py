@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from probmargin.core.errors import UsageError
-from probmargin.engine.files import write_json, written_aside
+from probmargin.engine.files import write_json, write_text
 from probmargin.experiments.forecast import Forecaster
 from probmargin.experiments.plan import Planned
 from probmargin.experiments.study import Bench, Study, carry_out
@@ -51,8 +51,7 @@ def draw_study(study: Study, bench: Bench) -> None:
 def _show(record: dict[str, Any], bench: Bench) -> None:
     """Draw a record and say what it holds."""
     text = text_of(record)
-    with written_aside(folder_of(bench) / f"{record['id']}.md") as aside:
-        aside.write_text(text, encoding="utf-8")
+    write_text(folder_of(bench) / f"{record['id']}.md", text)
     paths = draw(record, folder_of(bench))
     bench.say(text)
     bench.say(f"drawn as {', '.join(str(path) for path in paths)}")

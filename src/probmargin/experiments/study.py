@@ -143,9 +143,9 @@ class Bench:
             device=self.device_name,
             columns=(),
             parent=parent,
-            has_curves=True,
             monitor=SMOKE_MONITOR,
             monitor_every=SMOKE_MONITOR_EVERY,
+            dynamics=True,
         )
 
 
@@ -170,7 +170,6 @@ class Study:
     """The numbers, as plain data; `summary` holds them in sentences."""
     make_tasks: Callable[[Bench], list[Task]] | None = None
     """Runs of its own; those of `rows` unless given."""
-    list_runs: Callable[[Bench], list[Run]] | None = None
 
     def tasks(self, bench: Bench) -> list[Task]:
         """Everything it needs trained."""
@@ -180,7 +179,9 @@ class Study:
 
     def runs(self, bench: Bench) -> list[Run]:
         """The runs its numbers come from."""
-        return self.list_runs(bench) if self.list_runs else [bench.run(row) for row in self.rows]
+        if self.make_tasks:
+            return [task.run for task in self.make_tasks(bench)]
+        return [bench.run(row) for row in self.rows]
 
     def command(self, bench: Bench) -> str:
         """What makes it."""

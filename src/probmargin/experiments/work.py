@@ -56,12 +56,11 @@ class Task:
     """What it is judged by."""
     parent: Parent | None = None
     keep_epochs: tuple[int, ...] = ()
-    has_curves: bool = False
-    """Is it watched by monitors on test images, and are its examples followed?"""
-    monitor: str = MONITOR
+    monitor: str | None = None
+    """Monitors on test images that watch it."""
     monitor_every: int = MONITOR_EVERY
-    has_dynamics: bool = False
-    """Are its examples followed, without monitors?"""
+    dynamics: bool = False
+    """Are its examples followed?"""
     label_noise: str | None = None
 
     @property
@@ -136,7 +135,7 @@ def is_akin(record: dict[str, Any], task: Task) -> bool:
 
 def has_state(run: Run, epochs: int) -> bool:
     """Has a run kept its state after so many epochs, and is it whole?"""
-    return checkpoints.is_whole(run.checkpoints_path / f"state-{epochs:04d}")
+    return checkpoints.is_whole(run.state_path(epochs))
 
 
 def can_start_from(run: Run, epochs: int, task: Task) -> bool:
@@ -158,8 +157,8 @@ def leads_to(run: Run, epochs: int, task: Task) -> bool:
     except UsageError:
         return False
     # Curves of before the fork come from the parent.
-    lacks_monitors = task.has_curves and not _is_monitored(record, task.monitor)
-    lacks_dynamics = (task.has_curves or task.has_dynamics) and not run.dynamics_path.exists()
+    lacks_monitors = task.monitor is not None and not _is_monitored(record, task.monitor)
+    lacks_dynamics = task.dynamics and not run.dynamics_path.exists()
     if lacks_monitors or lacks_dynamics or not is_akin(record, task):
         return False
     return not recipe_differences(recipe, task.recipe, epochs, 1)
@@ -231,9 +230,9 @@ def _train(task: Task, reporter: Reporter) -> None:
         resume=is_there,
         fork=None if is_there else task.fork,
         keep_epochs=task.keep_epochs,
-        monitor=task.monitor if task.has_curves else None,
+        monitor=task.monitor,
         monitor_every=task.monitor_every,
-        dynamics=task.has_curves or task.has_dynamics,
+        dynamics=task.dynamics,
         label_noise=task.label_noise,
     )
     train(task.recipe, _load(task.data, task.data_dir), request, reporter)

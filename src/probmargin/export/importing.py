@@ -17,7 +17,7 @@ from probmargin.export.formats import write_network
 from probmargin.export.layouts import LAYOUTS, Weights, renamer, split_normalisation
 from probmargin.models.build import build_model
 from probmargin.models.layers import Normalize
-from probmargin.runs.weights import Fit, adopt, compare
+from probmargin.runs.weights import adopt, compare
 
 Numbers = tuple[float, ...]
 
@@ -37,16 +37,8 @@ class ImportRequest:
     """Write what fits, though not everything does."""
 
 
-@dataclass(frozen=True)
-class Imported:
-    """The network, and what did not match."""
-
-    model: nn.Module
-    fit: Fit
-
-
-def import_weights(request: ImportRequest, log: Say) -> Imported:
-    """Read, rename, compare, and write a safetensors file for our network; refused unless everything matches."""
+def import_weights(request: ImportRequest, log: Say) -> nn.Module:
+    """Read, rename, compare, write a safetensors file and return our network; refused unless everything matches."""
     if request.layout not in LAYOUTS:
         raise unknown_name("layout", request.layout, LAYOUTS)
     if request.out.suffix != ".safetensors":
@@ -70,7 +62,7 @@ def import_weights(request: ImportRequest, log: Say) -> Imported:
     with written_aside(request.out) as aside:
         write_network(aside, whole, {"model": request.model, "settings": {**_sizes(weights), "mean_std": mean_std}})
     _say(request, count, mean_std is not None, log)
-    return Imported(whole.eval(), fit)
+    return whole.eval()
 
 
 def _read(request: ImportRequest, log: Say) -> tuple[Weights, tuple[Numbers, Numbers] | None]:

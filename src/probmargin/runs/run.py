@@ -41,6 +41,11 @@ class Run:
         return self.path / "dynamics.npz"
 
     @property
+    def label_noise_path(self) -> Path:
+        """The labels it was trained on, where some were made wrong on purpose."""
+        return self.path / "label_noise.npz"
+
+    @property
     def record_path(self) -> Path:
         """Seed, commit, hardware, versions, times, evaluation."""
         return self.path / "record.json"
@@ -59,6 +64,15 @@ class Run:
     def checkpoints_path(self) -> Path:
         """Folder of the saved states."""
         return self.path / "checkpoints"
+
+    @property
+    def best_path(self) -> Path:
+        """The state that did best on held-out images."""
+        return self.checkpoints_path / "best"
+
+    def state_path(self, epochs: int) -> Path:
+        """The state after so many epochs."""
+        return self.checkpoints_path / f"state-{epochs:04d}"
 
     @property
     def recipe(self) -> Method:

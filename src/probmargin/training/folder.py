@@ -12,7 +12,7 @@ from probmargin.core.errors import UsageError
 from probmargin.core.shell import typed
 from probmargin.core.words import counted
 from probmargin.engine.checkpoints import Checkpoint
-from probmargin.engine.files import append_json_line, write_json, written_aside
+from probmargin.engine.files import write_json, write_json_lines, written_aside
 from probmargin.engine.lock import LOCK
 from probmargin.methods.method import Method
 from probmargin.methods.plain import completed
@@ -158,7 +158,7 @@ class Beginning:
         trim_metrics(run, 0)
         if self.wrong_labels is not None:
             arrays: dict[str, Any] = {name: tensor.cpu().numpy() for name, tensor in self.wrong_labels.items()}
-            with written_aside(run.path / "label_noise.npz") as aside, aside.open("wb") as file:
+            with written_aside(run.label_noise_path) as aside, aside.open("wb") as file:
                 np.savez(file, **arrays)
 
     def _resume(self, reporter: Reporter) -> Checkpoint:
@@ -234,7 +234,4 @@ def sweep(run: Run) -> None:
 def trim_metrics(run: Run, epoch: int) -> None:
     """Drop the lines of epochs that are trained again."""
     rows = [row for row in run.metrics if row["epoch"] < epoch]
-    with written_aside(run.metrics_path) as aside:
-        aside.touch()
-        for row in rows:
-            append_json_line(aside, row)
+    write_json_lines(run.metrics_path, rows)

@@ -9,12 +9,12 @@ from typing import Any
 from probmargin.core.errors import UsageError
 from probmargin.engine import checkpoints
 from probmargin.engine.checkpoints import Checkpoint
-from probmargin.engine.files import append_json_line, written_aside
+from probmargin.engine.files import write_json_lines
 from probmargin.engine.shapes import misfit_state
 from probmargin.methods.method import Method
 from probmargin.runs.run import Run, open_run
 from probmargin.training.agreement import differences, recipe_differences
-from probmargin.training.validation import Monitors, Validation, best_path
+from probmargin.training.validation import Monitors, Validation
 
 _SAME = ("seed", "data", "data_fingerprint", "model", "model_settings", "validation", "label_noise", "precision")
 
@@ -29,12 +29,7 @@ class Fork:
     @property
     def state_path(self) -> Path:
         """The state to start from."""
-        return self.run.checkpoints_path / state_name(self.epochs)
-
-
-def state_name(epochs: int) -> str:
-    """The file name of the state after so many epochs."""
-    return f"state-{epochs:04d}"
+        return self.run.state_path(self.epochs)
 
 
 def parse_fork(text: str) -> Fork:
@@ -100,17 +95,14 @@ class Legacy:
 
     def hand_over(self, run: Run, method: Method) -> Checkpoint:
         """Write it into the new run's folder and return the state."""
-        with written_aside(run.metrics_path) as aside:
-            aside.touch()
-            for row in self.metrics:
-                append_json_line(aside, row)
+        write_json_lines(run.metrics_path, self.metrics)
         if self.best is not None:
-            checkpoints.save(best_path(run), _owned(self.best, method))
+            checkpoints.save(run.best_path, _owned(self.best, method))
         for epochs, state in self.kept.items():
-            checkpoints.save(run.checkpoints_path / state_name(epochs), _owned(state, method))
+            checkpoints.save(run.state_path(epochs), _owned(state, method))
         # Last of all: a start that was killed before goes on from an earlier one, and ends the same.
         own = _owned(self.state, method)
-        checkpoints.save(run.checkpoints_path / state_name(own.facts["epoch"]), own)
+        checkpoints.save(run.state_path(own.facts["epoch"]), own)
         return own
 
 
@@ -122,7 +114,7 @@ def legacy_of(fork: Fork, wishes: Wishes) -> Legacy:
     """Read the parent's states, its metrics so far and its best state, or say what is missing."""
     saved = {fork.epochs: load_fork(fork)}
     for epochs in sorted(wishes.keep_epochs):
-        path = fork.run.checkpoints_path / state_name(epochs)
+        path = fork.run.state_path(epochs)
         if epochs < fork.epochs and path.with_suffix(".json").exists():
             saved[epochs] = checkpoints.load(path, misfit_state)
     rows = [row for row in fork.run.metrics if row["epoch"] < fork.epochs]
@@ -190,7 +182,7 @@ def _best_so_far(rows: list[dict[str, Any]], validation: Validation | None, fork
 def _best_state(fork: Fork, best: dict[str, Any]) -> Checkpoint:
     """The best state, which the parent must still have, as it is saved when it is the best."""
     epochs = best["epoch"]
-    for path in (best_path(fork.run), fork.run.checkpoints_path / state_name(epochs)):
+    for path in (fork.run.best_path, fork.run.state_path(epochs)):
         if path.with_suffix(".json").exists():
             saved = checkpoints.load(path, misfit_state)
             if saved.facts["epoch"] == epochs:

@@ -115,7 +115,7 @@ class Trainer:
         self.learnt = above_chance(train.labels)
         self.luck = luck(train.labels)
         self._last: dict[str, Any] | None = None
-        kept = [f"state-{epoch:04d}" for epoch in (*settings.keep_epochs, method.burn_in_end)]
+        kept = [run.state_path(epochs).name for epochs in (*settings.keep_epochs, method.burn_in_end)]
         self.states = States(run, method.hash(), kept, watchers.dynamics)
         self._saved_at = -math.inf
         self._glanced_at = 0.0

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from probmargin.core.shell import typed
 from probmargin.runs.run import Run
-from probmargin.training.validation import best_path, score
+from probmargin.training.validation import score
 
 _BAR = 20
 """Characters of the bar."""
@@ -202,7 +202,7 @@ class Reporter:
 
 def chosen_line(run: Run, count: int | None, best: Mapping[str, Any], last: Mapping[str, Any]) -> str:
     """What choosing the best state would change, and how it is chosen."""
-    file = typed(best_path(run).with_suffix(".safetensors"))
+    file = typed(run.best_path.with_suffix(".safetensors"))
     return (
         f"on {count} held-out images: best {percent(score(best))} after epoch {best['epoch']}, last "
         f"{percent(score(last))} after epoch {last['epoch']}; commands take the last, the best with --checkpoint {file}"

@@ -26,7 +26,6 @@ from probmargin.engine.files import holds_json, read_json_object
 from probmargin.runs.run import Run
 from probmargin.training.examples import Dynamics
 from probmargin.training.state import TrainState
-from probmargin.training.validation import best_path
 
 
 class States(Background):
@@ -51,16 +50,16 @@ class States(Background):
         for old in [path for path in self._run.states() if path.name not in self._kept][:-2]:
             checkpoints.remove(old)
         if is_best:
-            checkpoints.write(best_path(self._run), _without_momentum(saved))
+            checkpoints.write(self._run.best_path, _without_momentum(saved))
 
     def mend_best(self, state: TrainState) -> None:
         """Write the best state where a kill came between it and the run's own state, which is the same."""
         if state.best is None or state.batch or state.best["epoch"] != state.epoch:
             return
-        facts = best_path(self._run).with_suffix(".json")
+        facts = self._run.best_path.with_suffix(".json")
         if not holds_json(facts, "epoch") or read_json_object(facts)["epoch"] != state.epoch:
             own = state.checkpoint({"recipe_hash": self._recipe_hash})
-            checkpoints.save(best_path(self._run), _without_momentum(own))
+            checkpoints.save(self._run.best_path, _without_momentum(own))
 
 
 def _without_momentum(saved: Checkpoint) -> Checkpoint:

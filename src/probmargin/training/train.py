@@ -90,7 +90,7 @@ class Training:
         check_placement(self.images.train, self.placement)
         check_shares(len(self.images.train), method.batch_size, world)
         # A run that follows its examples goes on to: what is not recorded in an epoch cannot be had later.
-        began = world.from_writer(lambda: request.resume and (request.out / "dynamics.npz").exists())
+        began = world.from_writer(lambda: request.resume and Run(request.out).dynamics_path.exists())
         self.follows_examples = request.dynamics or began
         self.keep_epochs = world.from_writer(self._kept_epochs)
 
@@ -277,9 +277,9 @@ class Training:
         """What each example does, with what the run that this one branches off from has kept of it."""
         if not self.follows_examples or not self.world.is_writer:
             return None
-        dynamics = Dynamics(self.run.path / "dynamics.npz", self.images.train.index)
+        dynamics = Dynamics(self.run.dynamics_path, self.images.train.index)
         if fork is not None:
-            dynamics.read(fork.run.path / "dynamics.npz", fork.epochs)
+            dynamics.read(fork.run.dynamics_path, fork.epochs)
         return dynamics
 
     def _close(self, state: TrainState) -> None:

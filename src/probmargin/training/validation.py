@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,15 +20,9 @@ from probmargin.evaluation.own_attacks import PREFIX
 from probmargin.evaluation.protocol import build_attack
 from probmargin.evaluation.search import inside_threat_model
 from probmargin.methods.method import Method
-from probmargin.runs.run import Run
 from probmargin.training.network import Network
 
 NUM_STEPS = 10
-
-
-def best_path(run: Run) -> Path:
-    """Where the state that did best on held-out images is kept."""
-    return run.checkpoints_path / "best"
 
 
 def ball_of(method: Method) -> tuple[Norm, float]:
