@@ -50,6 +50,12 @@ def test_python_and_the_command_line_ask_for_a_run_alike() -> None:
             assert option.default == ("" if field.default == () else field.default), field.name
 
 
+def test_normalisation_is_not_forgotten_for_a_network_given_as_an_object(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="normalise in this network's forward, or give its factory"):
+        pm.train("at", model=tiny_net(), data="digits", out=tmp_path / "run", epochs=1, normalize=True)
+    assert not (tmp_path / "run").exists()
+
+
 def test_every_name_of_the_contract_is_there() -> None:
     for name in CONTRACT:
         assert getattr(probmargin, name) is getattr(pm, name)

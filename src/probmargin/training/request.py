@@ -56,6 +56,11 @@ class TrainRequest:
             raise UsageError(
                 "a count is below 1: give --validation-every, --early-stopping and --monitor-every 1 or more"
             )
+        if self.normalize and isinstance(self.model, nn.Module):
+            raise UsageError(
+                "normalize builds mean and std into a model by name: normalise in this network's forward, or give its "
+                "factory, model='package.module:factory'"
+            )
         check_seed(self.seed)
         coerce(self.compile, CompileMode, "--compile")
         coerce(self.placement, Placement, "--placement")

@@ -159,12 +159,11 @@ class Training:
 
     def network(self) -> tuple[nn.Module, str, dict[str, Any] | None]:
         """The model, once it is known to train on these images; its name, and what builds it again."""
-        normalizes = self.request.normalize and isinstance(self.request.model, str)
         model, name, model_settings = make_model(
             self.request.model,
             self.data,
             seed=self.request.seed,
-            mean_std=self._mean_std() if normalizes else None,
+            mean_std=self._mean_std() if self.request.normalize else None,
             checkpoint=self.request.checkpoint,
             new_head=self.request.new_head,
             log=self.reporter.say,
