@@ -42,7 +42,7 @@ SAVE_SECONDS = 30.0
 def kinds_of(
     method: str, name: str, data: Any, options: argparse.Namespace, device: torch.device
 ) -> dict[str, Callable[[], None]]:
-    """A step of each kind. On a CPU one network takes them all: where weights lie in memory is worth 2 % of a step."""
+    """A step of each kind. On a CPU one network takes them all: where weights lie in memory is worth 2% of a step."""
     if device.type == "cuda":
         return {kind: fast_steps(method, name, data, options, device, **given).step for kind, given in KINDS.items()}
     fast = fast_steps(method, name, data, options, device)

@@ -197,11 +197,11 @@ def _returned(name: str, path: Path) -> Iterator[str]:
 
 
 def _constant(name: str) -> str:
-    """The text a module gives this name."""
+    """The text or the number a module gives this name."""
     for path in sorted(SOURCE.rglob("*.py")):
-        found = re.search(rf'^{name} = "(.+)"$', path.read_text(encoding="utf-8"), re.MULTILINE)
+        found = re.search(rf'^{name} = (?:"(.+)"|([\d_]+))$', path.read_text(encoding="utf-8"), re.MULTILINE)
         if found:
-            return found[1]
+            return str(found[1] or found[2])
     return "{" + name + "}"
 
 

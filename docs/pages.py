@@ -147,7 +147,7 @@ def highlight_styles() -> str:
         coloured = [line for line in lines if re.match(r"\.code \.\w+ \{", line)]
         return re.sub(r"background(-color)?: #\w+;?|border: [^;}]+;?", "", "\n".join(coloured))
 
-    return f"{rules('friendly')}\n@media (prefers-color-scheme: dark) {{\n{rules('github-dark')}\n}}"
+    return f"{rules('default')}\n@media (prefers-color-scheme: dark) {{\n{rules('github-dark')}\n}}"
 
 
 def renderer(follow: Callable[[str], str]) -> Callable[[str], str]:

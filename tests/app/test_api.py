@@ -51,7 +51,7 @@ def test_python_and_the_command_line_ask_for_a_run_alike() -> None:
 
 
 def test_normalisation_is_not_forgotten_for_a_network_given_as_an_object(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="normalise in this network's forward, or give its factory"):
+    with pytest.raises(UsageError, match="put them into its forward, or give its factory"):
         pm.train("at", model=tiny_net(), data="digits", out=tmp_path / "run", epochs=1, normalize=True)
     assert not (tmp_path / "run").exists()
 

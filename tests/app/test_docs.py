@@ -83,10 +83,10 @@ def test_tables_are_those_of_the_records(scripts: Any, capsys: pytest.CaptureFix
 
 def test_what_a_second_look_leaves_open_is_said(scripts: Any) -> None:
     said = scripts("tables").second_look()
-    found = re.search(r"together (none|\d+) of (\d+) fell, which leaves room for ([\d.]+) %", said)
+    found = re.search(r"together (none|\d+) of (\d+) fell, which leaves room for ([\d.]+)%", said)
     assert found
     broken, looked, most = found.groups()
-    assert said.startswith("None of 100 still leaves room for 3.7 % of the survivors")
+    assert said.startswith("None of 100 still leaves room for 3.7% of the survivors")
     assert int(looked) >= 700
     counts = (0 if broken == "none" else int(broken), int(looked))
     assert float(most) == round(100 * binomtest(*counts).proportion_ci(method="wilson").high, 1)

@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
     ],
 )
 def test_an_example_learns_to_be_robust(tmp_path: Path, name: str) -> None:
-    """Trained in the same way without attacks, this network keeps 18 % under PGD-20; with MAIL-TRADES 48 %."""
+    """Trained in the same way without attacks, this network keeps 18% under PGD-20; with MAIL-TRADES 48%."""
     command = [sys.executable, str(EXAMPLES / f"{name}.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

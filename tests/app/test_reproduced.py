@@ -194,7 +194,7 @@ def test_what_the_page_says_of_the_first_thousand_images_is_so() -> None:
     (release,) = (line for line in tables["two-by-two"].lines if line.row.id == "mail-trades-official-2021")
     script = release.cell("AA-1000")
     assert script is not None
-    assert f"keeps {' and '.join(f'{value:.1f}' for value in script.values)} % of them in its two seeds" in PAGE
+    assert f"keeps {' and '.join(f'{value:.1f}' for value in script.values)}% of them in its two seeds" in PAGE
     weights, attack = (shares_apart(standing[row], standing[SQUARE[0]]) for row in (SQUARE[1], SQUARE[2]))
     means = [float(np.mean(one)) for one in (weights, attack)]
     assert f"weights add {means[0]:.1f} on them under KL, and the CE attack {means[1]:.1f} without weights" in PAGE
@@ -218,7 +218,7 @@ def test_what_fats_first_three_attacks_left_is_what_the_page_says() -> None:
     (row,) = told["rows"]
     record = json.loads((ROOT / "results" / f"{row['run']}.json").read_text(encoding="utf-8"))
     assert told["stage"] == "fab-t"
-    assert f"leave {row['correct'].count('1') / 100:.2f} %" in PAGE
+    assert f"leave {row['correct'].count('1') / 100:.2f}%" in PAGE
     assert all(
         mark <= right for mark, right in zip(row["correct"], record["evaluation"]["nat"]["correct"], strict=True)
     )
@@ -243,7 +243,7 @@ def test_the_seconds_of_autoattack_are_those_of_the_records() -> None:
     assert f"took {min(seconds):.0f} seconds and more, beside other work on the GPU up to {max(seconds):.0f})" in readme
     file = ROOT / "results" / "cifar10-resnet18-mail-trades-official-kl-s2.json"
     look = json.loads(file.read_text(encoding="utf-8"))["evaluation"]["aa"]["recheck"]
-    assert f"the second look in float32, {look['seconds']:.0f} seconds here" in readme
+    assert f"survivors in float32 took another {look['seconds']:.0f} seconds" in readme
 
 
 def test_claims_are_counted_and_listed(parts: Any, tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def test_mail_loss_names_what_is_wrong(wrong: dict[str, Any], words: str) -> Non
 
 
 def test_float16_autocast_is_refused_and_bfloat16_is_not() -> None:
-    """Its gradients are zero for a confident network: PGD broke 4 % of what it breaks in float32."""
+    """Its gradients are zero for a confident network: PGD broke 4% of what it breaks in float32."""
     calls: list[Callable[[], object]] = [
         lambda: pm.mail_loss(net(), X, Y, "mail-at", num_steps=1),
         lambda: pm.attack("pgd", eps=0.1, step_size=0.1, num_steps=1)(net(), X, Y),

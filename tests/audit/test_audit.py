@@ -168,7 +168,7 @@ def test_a_network_the_command_built_is_not_blamed_for_its_mode(
 
 
 def test_a_warning_by_one_image_says_so() -> None:
-    """Of 20 images one is 5 %, above most thresholds: an honest network trips one by luck."""
+    """Of 20 images one is 5%, above most thresholds: an honest network trips one by luck."""
     assert Check("black_box", 1 / 20).plain(20)["advice"].endswith("It is 1 image of 20: judge more before that.")
     assert Check("black_box", 2 / 20).plain(20)["advice"] == RULES["black_box"].advice
     assert Check("black_box", 1 / 50).plain(50)["advice"] == RULES["black_box"].advice, "no warning"

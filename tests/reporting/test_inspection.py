@@ -58,7 +58,7 @@ def test_the_margin_that_a_recipe_weighs_by() -> None:
     text = words(summary([0.5, 1.0, 0.5, 2.0], recipe_margin=[4.0, -2.0, 0.0, -12.0]))
     assert "The margin that this recipe weighs by (mm_adv) against the probabilistic one (PM)" in text
     # Ranks 4, 2, 3, 1 on both sides.
-    assert "rank correlation 1.000; median -1, middle 50 % from -4.5 to 1, middle 90 % from -10.5 to 3.4" in text
+    assert "rank correlation 1.000; median -1, middle 50% from -4.5 to 1, middle 90% from -10.5 to 3.4" in text
     assert "  example  class  weight  margin  mm_adv    gap\n        7    cat   0.500  +0.500       4  +0.00" in text
     assert "weighs by" not in words(summary([0.5, 1.0, 0.5, 2.0]))
 

@@ -40,7 +40,7 @@ def test_markdown() -> None:
         "| `mail-at` (extra) | 1 | 75.00 (±32.69) | 50.00 (±35.00) |\n"
         "\n"
         "Columns, protocol standard (Linf, eps 8/255): NAT = no attack, AA = AutoAttack. Percent: mean ± standard "
-        "deviation over seeds; of one seed (± half of its 95 % interval over test images). Paper: a paper. Within: at "
+        "deviation over seeds; of one seed (± half of its 95% interval over test images). Paper: a paper. Within: at "
         "most 2 sqrt(s²/n + binomial s.e.²) away; a single trial borrows the paper's s.\n"
         "\n"
         f"{CLAIM_LEGEND}\n"

@@ -191,7 +191,7 @@ def test_three_seeds_have_a_t_test_and_an_interval() -> None:
     found = compare(Contrast("a - b", ("a",), ("b",)), column("AA", "aa"), rows)
     assert found is not None
     assert found.seed_differences == (25.0, 50.0, 75.0)
-    # t = 50 / (25 / sqrt 3) with 2 degrees of freedom; the quantile of 97.5 % is 4.3027
+    # t = 50 / (25 / sqrt 3) with 2 degrees of freedom; the quantile of 97.5% is 4.3027
     assert found.seeds_p == pytest.approx(1 - math.sqrt(12 / 14), rel=1e-6)
     half = 4.3026527 * 25 / math.sqrt(3)
     assert found.seeds_interval == pytest.approx((50 - half, 50 + half))

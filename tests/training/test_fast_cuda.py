@@ -58,7 +58,7 @@ def graphed_step(stepper: GraphStepper, now: Method, positions: torch.Tensor) ->
 def test_captured_steps_agree_with_eager_ones_for_every_method(
     kernels: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """float32 without TF32. With the same kernels under 0.5 % of adversarial pixels differ; losses agree to 1e-3.
+    """float32 without TF32. With the same kernels under 0.5% of adversarial pixels differ; losses agree to 1e-3.
 
     Other kernels round otherwise, and a weight perturbation amplifies that: losses of AWP methods agree to 1e-2.
     """

@@ -219,7 +219,7 @@ def test_the_average_keeps_nine_tenths_of_the_old() -> None:
 
 
 def test_a_short_runs_average_is_not_the_weights_it_began_with() -> None:
-    """With a fixed decay of 0.99, 0.99 ** 12 = 89 % of the start would be left after twelve steps."""
+    """With a fixed decay of 0.99, 0.99 ** 12 = 89% of the start would be left after twelve steps."""
     model = one_weight(weight=0.0)
     state = TrainState.fresh(model, recipe("standard", ema=EMA(decay=0.99)))
     assert state.average is not None

@@ -56,7 +56,8 @@ def _print_rich(parts: "list[Section]") -> None:
         if part.rows:
             table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
             for name in part.header:
-                table.add_column(name, justify="right")
+                # Numbers are never cut; names and files are, where the terminal is narrow.
+                table.add_column(name, justify="right", no_wrap=name not in ("class", "file"))
             for row in part.rows:
                 table.add_row(*(Text(cell) for cell in row))
             console.print(table)

@@ -79,7 +79,7 @@ def reproduce(
         gpus_per_run=gpus_per_run,
     )
     if dry_run:
-        experiments.dry_run(request, show)
+        experiments.dry_run(request, show_row)
     elif render:
         experiments.render(request, show)
     elif failed := experiments.reproduce(request, show):

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 
 def wilson_interval(successes: int, total: int, z: float = 1.959964) -> tuple[float, float]:
-    """95 % interval of a proportion that stays in [0, 1] (Wilson's score interval).
+    """95% interval of a proportion that stays in [0, 1] (Wilson's score interval).
 
     >>> wilson_interval(50, 100)
     (0.4038, 0.5962)

@@ -56,12 +56,12 @@ def load_folder(
     in_files: bool | None = None,
     needs_train: bool = True,
 ) -> DataSet:
-    """Load PATH/train/CLASS/* and PATH/test/CLASS/*, or PATH/CLASS/* with 20 % of each class as the test set.
+    """Load PATH/train/CLASS/* and PATH/test/CLASS/*, or PATH/CLASS/* with 20% of each class as the test set.
 
     Images of one common size up to 64 keep it; otherwise, or to `image_size`, all are squashed to a square
     (32 by default) by antialiased bilinear resizing. They are turned as their EXIF data says, stay grey if every one
     is grey and else become RGB, unless an `image_shape` (C, H, W) says otherwise; what is transparent becomes white.
-    Class numbers follow the sorted folder names. Which pictures are the 20 % hangs on CLASS/NAME alone, so one that is
+    Class numbers follow the sorted folder names. Which pictures are the 20% hangs on CLASS/NAME alone, so one that is
     added moves at most one other of its class. Test images come in a mixed order, always the same, so that the first N
     are a fair sample; `index` is the place in the order of the files. With `in_files`, or where they would take more
     than half of the free memory, training images stay in their files and are read when a batch asks for them. Unless
@@ -118,7 +118,7 @@ def _roots(path: Path, needs_train: bool) -> list[Path]:
             return [path]
         raise UsageError(
             f"{path} holds {have}/ but no {need}/: add it, or give folder:{typed(path / have)}, "
-            "of which 20 % become the test set"
+            "of which 20% become the test set"
         )
     return [path / "train", path / "test"] if has_train else [path]
 

@@ -20,7 +20,7 @@ DESCRIPTIONS: dict[str, str] = {
     "cifar10": "CIFAR-10 from its authors' files: 50,000 + 10,000 RGB images of 32x32, 10 classes",
     "cifar100": "CIFAR-100 from its authors' files: 50,000 + 10,000 RGB images of 32x32, 100 classes",
     "svhn": "SVHN cropped house numbers: 73,257 + 26,032 RGB images of 32x32, 10 classes",
-    "folder:PATH": "images as PATH/train/CLASS/* and PATH/test/CLASS/*, or PATH/CLASS/* (20 % for the test)",
+    "folder:PATH": "images as PATH/train/CLASS/* and PATH/test/CLASS/*, or PATH/CLASS/* (20% for the test)",
     "npz:FILE": "arrays x_train, y_train, x_test, y_test (and classes) in a .npz file",
 }
 

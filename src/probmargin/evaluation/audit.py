@@ -228,11 +228,11 @@ def lines(result: dict[str, Any]) -> list[str]:
     shown = []
     for check in result["checks"]:
         if check["verdict"] == "not run":
-            shown.append(f"not run  {check['name']:<18}{check['reason']}")
+            shown.append(f"not run  {check['name']:<19}{check['reason']}")
             continue
         found = "not a number" if check["value"] is None else f"{check['value']:.4g}"
         limit = f"{found} (at most {check['threshold']:g})"
-        shown.append(f"{check['verdict']:<9}{check['name']:<18}{limit:<26}{check['measures']}")
+        shown.append(f"{check['verdict']:<9}{check['name']:<19}{limit:<26}{check['measures']}")
         if check["verdict"] == "warn":
             shown.append(f"{'':<9}{check['advice']}")
     return [

@@ -173,4 +173,4 @@ def square_warning(robust: Mapping[str, torch.Tensor]) -> list[str]:
     before, after = robust[names[names.index("square") - 1]], robust["square"]
     if float(before.double().mean() - after.double().mean()) <= _SQUARE_GAIN:
         return []
-    return ["Square broke more than 0.2 % of the examples that gradient attacks left: gradients may be masked"]
+    return ["Square broke more than 0.2% of the examples that gradient attacks left: gradients may be masked"]

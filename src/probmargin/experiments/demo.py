@@ -47,7 +47,7 @@ def run_demo(out: Path, seed: int, say: Say) -> None:
         except Interrupted:
             raise Interrupted("interrupted; start the demo again, it takes a minute") from None
     eps = rows[0][1]["eps"]
-    say(f"\nAccuracy on the 360 test images; attacks in an L-inf ball of {eps:g} (95 % interval of PGD-20)")
+    say(f"\nAccuracy on the 360 test images; attacks in an L-inf ball of {eps:g} (95% interval of PGD-20)")
     say(table(rows))
     say(f"\nRecipes, curves, checkpoints and results: {out}/{{{','.join(METHODS)}}}")
     folders = tuple(out / method for method in METHODS)

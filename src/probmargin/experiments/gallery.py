@@ -63,10 +63,11 @@ def make_gallery(run: Run, data: DataSet, ball: Mapping[str, Any], choice: Choic
     rows = range(len(wanted)) if choice.places else _spread(found, choice.count)
     reach = eps if norm == "Linf" else float((found.x_adv - found.x).abs().amax())
     factor = 0.5 / max(reach, 1e-12)
+    ends = f"black is -{radius(reach)}, white +{radius(reach)}"
     return Gallery(
         samples=tuple(_sample(found, row, data, reach) for row in rows),
         attack=f"{attack_name(ATTACK)} ({norm} eps {radius(eps)})",
-        scale=f"The difference is amplified {factor:.3g} times: grey is no change, black and white are {reach:.3g}.",
+        scale=f"The difference is amplified {factor:.3g} times: grey is no change, {ends}.",
     )
 
 

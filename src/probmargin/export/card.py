@@ -244,7 +244,7 @@ def _conditions(card: dict[str, Any]) -> list[str]:
 def _table(rows: list[dict[str, Any]]) -> list[str]:
     if not rows:
         return []
-    lines = ["| attack | accuracy | 95 % interval | images | norm | eps |", "|---|---|---|---|---|---|"]
+    lines = ["| attack | accuracy | 95% interval | images | norm | eps |", "|---|---|---|---|---|---|"]
     for row in rows:
         low, high = row["interval"]
         eps = "" if row["eps"] is None else radius(row["eps"])

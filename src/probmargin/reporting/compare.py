@@ -18,7 +18,7 @@ Interval = tuple[float, float]
 """Its lower and its upper end, in points."""
 
 Z = 1.959964
-"""Standard errors in half of a 95 % interval."""
+"""Standard errors in half of a 95% interval."""
 LEAST_SEEDS = 3
 """Fewer say too little about seeds for a test or an interval over them."""
 ROUNDING = 1e-9
@@ -59,7 +59,7 @@ class Comparison:
 
     @property
     def interval(self) -> Interval:
-        """95 %, over the choice of images: of two models that of Bonett and Price (2012), the adjusted Wald interval.
+        """95%, over the choice of images: of two models that of Bonett and Price (2012), the adjusted Wald interval.
 
         More rows or seeds are averaged image by image first, which their formula then takes in the place of counts.
         """
@@ -90,7 +90,7 @@ class Comparison:
 
     @property
     def seeds_interval(self) -> Interval | None:
-        """95 %, over seeds; None where there is no test over them."""
+        """95%, over seeds; None where there is no test over them."""
         if not self.tells_about_seeds or self.seeds_std is None:
             return None
         count = len(self.seeds)

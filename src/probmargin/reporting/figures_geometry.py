@@ -62,7 +62,7 @@ def figure3(data: Mapping[str, Any]) -> "Figure":
     for name, line in (("clean", {"color": BLUE, "marker": "o"}), ("attacked", {"color": VERMILION, "marker": "x"})):
         points = place(data["points"][name])
         share = data["areas"][name]
-        text = f"{name}: {share['safe']:.0%} safe, {share['boundary']:.0%} boundary, {share['wrong']:.0%} wrong"
+        text = f"{name}: {share['safe']:.1%} safe, {share['boundary']:.1%} boundary, {share['wrong']:.1%} wrong"
         face = {"mfc": "none"} if name == "clean" else {}
         right.plot(
             points[:, 0],

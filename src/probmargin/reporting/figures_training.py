@@ -43,9 +43,10 @@ def figure1c(data: Mapping[str, Any]) -> "Figure":
 
 def mark_burn_in(axes: "Axes", epochs: int) -> None:
     """Shade the epochs in which every weight is one."""
-    axes.axvspan(0, epochs, color="#F0F0F0", zorder=0)
+    end = epochs + 0.5  # epochs count from 1: the last of them is still burn-in
+    axes.axvspan(0, end, color="#F0F0F0", zorder=0)
     axes.annotate(
-        "burn-in", (epochs, 1.0), (-3, -3), xycoords=("data", "axes fraction"), textcoords="offset points",
+        "burn-in", (end, 1.0), (-3, -3), xycoords=("data", "axes fraction"), textcoords="offset points",
         fontsize=6, color=GREY, ha="right", va="top",
     )  # fmt: skip
 

@@ -73,7 +73,7 @@ def _weights(summary: Summary) -> list[Section]:
     worth = weight["effective_sample_size"]
     lines = (
         f"worth {worth:,.0f} equally weighted examples ({worth / summary['examples']:.1%}); Gini {weight['gini']:.2f}",
-        f"the heaviest 1 % carry {weight['top_1%']:.1%} of the weight, the heaviest 10 % carry {weight['top_10%']:.1%}",
+        f"the heaviest 1% carry {weight['top_1%']:.1%} of the weight, the heaviest 10% carry {weight['top_10%']:.1%}",
     )
     parts = [Section("Weights", lines)]
     for title, key in (("Largest weights", "largest"), ("Smallest weights", "smallest")):
@@ -136,8 +136,8 @@ def _recipe_margin(summary: Summary) -> Section | None:
         return None
     low, lower, middle, upper, high = (f"{value:.3g}" for value in found["quantiles"])
     lines = (
-        f"rank correlation {_correlation(found)}; median {middle}, middle 50 % from {lower} to {upper}, "
-        f"middle 90 % from {low} to {high}",
+        f"rank correlation {_correlation(found)}; median {middle}, middle 50% from {lower} to {upper}, "
+        f"middle 90% from {low} to {high}",
         f"largest disagreement, as a share of all ranks: above 0 {name} is larger than PM lets expect",
     )
     rows = tuple(

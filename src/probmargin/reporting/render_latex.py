@@ -33,8 +33,8 @@ _NEEDS = r"% needs \usepackage{adjustbox,array,booktabs,longtable,xcolor}, and a
 def latex_text(text: str) -> str:
     r"""Text with LaTeX's own characters escaped, options with both their dashes, and what stands in backticks as code.
 
-    >>> print(latex_text("`a_b` 5 % ± 1, see --out"))
-    \texttt{a\_b} 5 \% $\pm$ 1, see -{}-out
+    >>> print(latex_text("`a_b` 5% ± 1, see --out"))
+    \texttt{a\_b} 5\% $\pm$ 1, see -{}-out
     """
     escaped = "".join(_SPECIAL.get(character, character) for character in text)
     return re.sub(r"`([^`]*)`", r"\\texttt{\1}", re.sub("-(?=-)", "-{}", escaped))

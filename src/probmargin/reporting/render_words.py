@@ -10,12 +10,12 @@ DASH = "-"
 DROP = "PGD - AA"
 COMPARISON_TITLES = ("difference", "column", "points", "images", "over images", "over seeds")
 COMPARISON_LEGEND = (
-    "Paired differences in points, with the ends of a 95 % interval over the images all its rows share. Over images: "
+    "Paired differences in points, with the ends of a 95% interval over the images all its rows share. Over images: "
     "McNemar's exact test of the images that one row alone gets right, by seed; a z test where more than two rows are "
-    "compared. Over seeds, from three on: the ends of a 95 % interval over them, and a t test."
+    "compared. Over seeds, from three on: the ends of a 95% interval over them, and a t test."
 )
 CLAIM_LEGEND = (
-    "Claims, in parts: one holds where the 95 % interval of each paired difference that it needs lies above what it "
+    "Claims, in parts: one holds where the 95% interval of each paired difference that it needs lies above what it "
     "says, and does not hold where one lies below. From three seeds on the wider of the intervals over images and over "
     "seeds counts; with fewer, images alone, and another seed may decide otherwise."
 )
@@ -116,7 +116,7 @@ def legend(table: Table) -> list[str]:
     columns = "; ".join(f"{judged}: {', '.join(names)}" for judged, names in by_protocol.items())
     found = [
         f"Columns, {columns}.{drop}",
-        "Percent: mean ± standard deviation over seeds; of one seed (± half of its 95 % interval over test images).",
+        "Percent: mean ± standard deviation over seeds; of one seed (± half of its 95% interval over test images).",
     ]
     if table.has_published:
         found.append(f"Paper: {spec.source}.")

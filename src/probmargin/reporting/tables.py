@@ -43,7 +43,7 @@ class Cell:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Of a single seed's number: 95 %, over the choice of test images (Wilson's)."""
+        """Of a single seed's number: 95%, over the choice of test images (Wilson's)."""
         if self.trials != 1:
             return None
         (text,) = self.verdicts.values()

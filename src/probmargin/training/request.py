@@ -58,8 +58,8 @@ class TrainRequest:
             )
         if self.normalize and isinstance(self.model, nn.Module):
             raise UsageError(
-                "normalize builds mean and std into a model by name: normalise in this network's forward, or give its "
-                "factory, model='package.module:factory'"
+                "normalize builds mean and std into a model by name, and this one is an object: put them into its "
+                "forward, or give its factory, model='package.module:factory'"
             )
         check_seed(self.seed)
         coerce(self.compile, CompileMode, "--compile")

@@ -10,6 +10,8 @@ from probmargin.reporting.page.data import RunReport
 from probmargin.reporting.page.spreads import LEVELS, Spread, chosen_epochs
 from probmargin.reporting.page.words import attack_name
 
+_AREAS = {"safe": 2, "boundary": 4, "wrong": 1}
+"""Their colours on a page: green, yellow and red, as far as the eye can tell them."""
 MOST_POINTS = 1600
 """Of a curve, over all runs: many runs get fewer points each, which nobody can tell apart on a screen."""
 
@@ -95,7 +97,8 @@ def _chart(chart: Chart, reports: Sequence[RunReport]) -> dict[str, Any]:
     most = MOST_POINTS // max(4, len(reports))
     found = [_points(chart, report.folder.metrics, most) for report in reports]
     drawn = [report for report, points in zip(reports, found, strict=True) if points]
-    single = len({order for points in found for order, *_ in points}) == 1
+    # A chart's title tells its one quantity, but not by which attack monitors looked.
+    single = chart.id != "monitors" and len({title for points in found for _, title, *_ in points}) == 1
     lines = []
     for place, points in enumerate(found):
         for order, title, epochs, values in points:
@@ -201,12 +204,12 @@ def areas(by_epoch: dict[str, Any], label: str) -> dict[str, Any]:
     lines = [
         {
             "name": name,
-            "color": order,
+            "color": color,
             "dash": order,
             "x": [by_epoch["epoch"][row] + 1 for row in rows],
             "y": [round(by_epoch[name][row], 4) for row in rows],
         }
-        for order, name in enumerate(("safe", "boundary", "wrong"))
+        for order, (name, color) in enumerate(_AREAS.items())
     ]
     title = "Safe, boundary and wrong images"
     return {

@@ -49,8 +49,9 @@ def in_words(plain: Mapping[str, Any]) -> str:
     parts = [f"Method {plain.get('method')}, {length}, batches of {plain.get('batch_size')}"]
     by = "" if plain.get("optimizer", "sgd") == "sgd" else f"{plain['optimizer']} at "
     parts[0] += f", {by}rate {short(plain.get('lr'))}"
-    if plain.get("lr_milestones"):
-        parts[0] += f" that drops after {joined([str(epoch) for epoch in plain['lr_milestones']])}"
+    drops = [str(epoch) for epoch in plain.get("lr_milestones") or () if epoch < int(plain.get("epochs", 0))]
+    if drops:
+        parts[0] += f" that drops after {'epoch' if len(drops) == 1 else 'epochs'} {joined(drops)}"
     if attack.get("eps") is not None:
         steps = f" with {counted(int(attack['num_steps']), 'step')}" if "num_steps" in attack else ""
         ended = final_attack(dict(plain))

@@ -89,9 +89,11 @@ def _title(labels: Sequence[str]) -> str:
     """What a page is called.
 
     >>> _title(["a", "b"]), _title(["a", "b", "c", "d", "e"])
-    ('a and b', '5 runs: a, b, c and others')
+    ('a and b', '5 runs: a, b, c and 2 others')
     """
-    return words.joined(labels) if len(labels) < 4 else f"{len(labels)} runs: {', '.join(labels[:3])} and others"
+    if len(labels) < 5:
+        return words.joined(labels)
+    return f"{len(labels)} runs: {', '.join(labels[:3])} and {len(labels) - 3} others"
 
 
 def view(reports: Sequence[RunReport]) -> dict[str, Any]:

@@ -56,9 +56,11 @@ def p_value(value: float) -> str:
 def duration(seconds: float) -> str:
     """Seconds, minutes or hours.
 
-    >>> duration(42.4), duration(754), duration(9000)
-    ('42 s', '13 min', '2.5 h')
+    >>> duration(0.3), duration(42.4), duration(754), duration(9000)
+    ('under 1 s', '42 s', '13 min', '2.5 h')
     """
+    if seconds < 1:
+        return "under 1 s"
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -42,6 +42,15 @@ function powers(low, high) {
     const value = Math.pow(10, power);
     if (value >= low * 0.999 && value <= high * 1.001) found.push(Number(value.toPrecision(3)));
   }
+  // Between two powers there may be one label or none: then halves and fifths of ten too.
+  if (found.length < 2) {
+    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
+      for (const part of [2, 5]) {
+        const value = part * Math.pow(10, power);
+        if (value >= low * 0.999 && value <= high * 1.001) found.push(Number(value.toPrecision(3)));
+      }
+    }
+  }
   return found;
 }
 
