@@ -94,6 +94,7 @@ def mail_loss(
     method: str | Method = "mail-trades",
     *,
     weighted: bool = True,
+    epoch: int | None = None,
     eps: float | None = None,
     step_size: float | None = None,
     num_steps: int | None = None,
@@ -102,7 +103,9 @@ def mail_loss(
 ) -> torch.Tensor:
     """Attack a batch, weigh its examples and return the loss: a drop-in for anyone's own loop.
 
-    `weighted=False` is what the last epoch of burn-in uses, where every weight is one. With a method's name the attack
+    The recipe is that of its last epoch, or, with `weighted=False`, of the last of burn-in, where every weight is one.
+    Give `epoch`, from 0, where it has a schedule, as GAIRAT's lambda, FAT's steps and AWP's warm-up have: it then
+    is as in that epoch of training, burn-in too, of which a named method has 100. With a method's name the attack
     takes 10 steps of 2/255 up to 8/255, unless given; a Method brings its own sizes. Without a seed, noise follows
     torch's global generator. Weights and loss are normalised over the images of all processes where the model is, or
     holds, a DistributedDataParallel, or as `all_processes` says; every process must then call.
@@ -113,7 +116,7 @@ def mail_loss(
     >>> loss.backward(); optimizer.step()
     """
     check_is_network(model)
-    recipe = loss_recipe(method, weighted, eps=eps, step_size=step_size, num_steps=num_steps)
+    recipe = loss_recipe(method, weighted, epoch, eps=eps, step_size=step_size, num_steps=num_steps)
     return recipe_loss(model, x, labels, recipe, seed, all_processes)
 
 

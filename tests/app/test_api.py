@@ -520,3 +520,25 @@ def test_one_name_gives_one_weighting() -> None:
     margin = torch.linspace(-1, 1, 5)
     assert torch.equal(pm.sigmoid_weight(margin), Sigmoid()(margin))
     assert torch.equal(pm.hinge_weight(margin), Hinge()(margin))
+
+
+def test_no_gradient_flows_through_weights() -> None:
+    """In a loop of one's own they multiply losses; a gradient through them would teach other margins."""
+    logits = torch.tensor([[2.0, 0.5, 0.0], [0.1, 1.0, 0.0]], requires_grad=True)
+    labels = torch.tensor([0, 0])
+    margin = pm.probabilistic_margin(logits, labels)
+    assert margin.requires_grad, "a margin may be attacked"
+    given = (
+        pm.sigmoid_weight(margin),
+        pm.hinge_weight(margin),
+        pm.step_weight(margin),
+        pm.gairat_weight(margin.clamp(min=0), 10, 0.0),
+        pm.normalize_weights(margin.abs()),
+    )
+    assert not any(weight.requires_grad for weight in given)
+    weight = pm.normalize_weights(pm.sigmoid_weight(margin))
+    (weight * pm.at_loss(logits, labels).weighted).mean().backward()
+    # d CE / d z = p - onehot, times the weight and 1 / 2.
+    p = logits.detach().softmax(1)
+    expected = weight[:, None] * (p - torch.eye(3)[labels]) / 2
+    torch.testing.assert_close(logits.grad, expected)

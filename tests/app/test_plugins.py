@@ -22,6 +22,7 @@ from probmargin.data.digits import load_digits
 from probmargin.methods.plugins import check_plugins, load_plugin
 from probmargin.methods.resolve import resolve
 from probmargin.runs.run import open_run
+from probmargin.training.drop_in import loss_recipe
 from probmargin.training.own_parts import check_own_parts
 from probmargin.training.plugins import plugin_facts
 
@@ -81,6 +82,16 @@ from probmargin.weights.weight import WEIGHTS, Weight
     def __call__(self, margin):
         return 1 - 0.5 * margin
 """
+MOVING = (
+    WEIGHT.replace("import dataclass", "import dataclass, replace")
+    .replace("    def __call__", "    slope: float = 0.5\n\n    def __call__")
+    .replace("0.5 * margin", "self.slope * margin")
+    + """
+    def resolve(self, *, epoch, epochs, num_steps):
+        return replace(self, slope=self.slope * (epoch + 1))
+"""
+)
+"""A weight whose slope grows: 0.5 in the first epoch, 1 in the second."""
 PLAIN = (
     *("train", "--data", "digits", "--model", "small-cnn", "--method", "mail-at", "--set", "attack.num_steps=1"),
     *("--device", "cpu", "--out", "run"),
@@ -224,6 +235,17 @@ def test_a_command_without_the_file_names_it(program: Program) -> None:
     program.refuses("probmargin --plugin mine.py COMMAND", "inspect", "run")
 
 
+def test_a_command_without_several_files_names_them_together(program: Program) -> None:
+    write("mine.py", MINE)
+    write("line.py", WEIGHT)
+    plugins = ("--plugin", "mine.py", "--plugin", "line.py")
+    assert program(*plugins, *TRAIN, "--set", "weight=line", "--epochs", "1").code == 0
+    forget_components(Path.cwd())
+    words = "weight 'line' of line.py and margin 'mine' of mine.py, which are not loaded; give their paths before"
+    program.refuses(words, "evaluate", "run", "--attacks", "nat")
+    program.refuses("probmargin --plugin line.py --plugin mine.py COMMAND", "evaluate", "run", "--attacks", "nat")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
@@ -245,6 +267,11 @@ def test_a_command_without_the_file_names_it(program: Program) -> None:
             "bare.py",
             MINE.replace(DATACLASS, ""),
             "bare.py: margin 'mine' is no dataclass; write @dataclass(frozen=True",
+        ),
+        (
+            "thawed.py",
+            MINE.replace("frozen=True, ", ""),
+            "thawed.py: margin 'mine' is no frozen dataclass, and may not keep a state of its own; write @data",
         ),
         (
             "alone.py",
@@ -313,6 +340,26 @@ def test_one_file_is_one_module_by_path_and_by_name_and_its_recipes_can_be_sent(
             "a loss without a gradient: ",
         ),
         (
+            OBJECTIVE.replace("LossTerms(loss, 0 * loss)", "LossTerms(0 * loss.detach(), loss)"),
+            "objective=flat",
+            "objective 'flat' gives a weighted part without a gradient, so that weights do nothing",
+        ),
+        (
+            MOVING.replace("epochs, num_steps", "epochs"),
+            "weight=line",
+            "weight 'line' fails in resolve(epoch=0, ...): TypeError: Line.resolve() got an unexpected",
+        ),
+        (
+            MOVING.replace("return replace", "replace"),
+            "weight=line",
+            "weight 'line': resolve returns NoneType: return a weight, such as replace(self, ...)",
+        ),
+        (
+            MOVING.replace("self.slope * margin", "margin / (self.slope - 0.5)"),
+            "weight=line",
+            "weight 'line' gives a value that is not a number",
+        ),
+        (
             OBJECTIVE.replace("view.adv(),", "view.adv() / 0,"),
             "objective=flat",
             "objective 'flat' gives a value that is",
@@ -335,7 +382,7 @@ def test_a_component_that_breaks_its_promise_ends_the_run_before_it_begins(
     program: Program, text: str, setting: str, words: str
 ) -> None:
     write("lab.py", text)
-    asked = ("--plugin", "lab.py", *PLAIN[:-6], *PLAIN[-4:], "--epochs", "1", "--set", "burn_in_epochs=0")
+    asked = ("--plugin", "lab.py", *PLAIN[:-6], *PLAIN[-4:], "--epochs", "2", "--set", "burn_in_epochs=0")
     for dry in ((), ("--dry-run",)):
         program.refuses(words, *asked, "--set", setting, *dry)
     assert not Path("run/record.json").exists()
@@ -464,6 +511,41 @@ def test_components_of_later_phases_are_tried_before_the_run_begins(program: Pro
     program.refuses(
         "margin 'mine' returns shape (8, 1)", "--plugin", "lab.py", *PLAIN, "--epochs", "2", "--set", phases
     )
+
+
+def test_a_weight_that_is_no_number_while_training_is_named_and_not_the_rate(program: Program) -> None:
+    write("lab.py", WEIGHT.replace("1 - 0.5 * margin", "(0.2 - margin).sqrt()"))
+    asked = ("--plugin", "lab.py", *PLAIN, "--epochs", "5", "--set", "burn_in_epochs=0", "--set", "weight=line")
+    found = program(*asked)
+    assert (found.code, "the weight line gave values that are not numbers in epoch" in found.err) == (1, True)
+
+
+def test_fields_of_another_formula_are_not_those_of_ones_own(program: Program) -> None:
+    """MAIL-AT's sigmoid has a slope of 10, and so would a weight of another kind; an attack keeps its sizes."""
+    write("lab.py", MOVING + OWN)
+    load_plugin("lab.py")
+    weight: Any = resolve("mail-at", settings={"weight": "line"}).weight
+    assert weight.slope == 0.5
+    assert resolve("mail-at", settings={"weight": "hinge"}).weight.slope == 10.0  # type: ignore[attr-defined]
+    attack: Any = resolve("mail-at", data="digits", settings={"attack": "shift"}).attack
+    assert attack.eps == 0.15
+
+
+def test_the_loss_of_ones_own_loop_follows_a_schedule(program: Program) -> None:
+    write("lab.py", MOVING)
+    load_plugin("lab.py")
+    recipe = resolve("mail-at", epochs=4, settings={"weight": "line", "burn_in_epochs": 1})
+    x, labels = images(1, 6, size=8)
+
+    def loss(**when: Any) -> float:
+        return float(pm.mail_loss(tiny_net(1), x, labels, recipe, seed=0, **when).detach())
+
+    slopes = [getattr(loss_recipe(recipe, True, epoch).weight, "slope", None) for epoch in range(4)]
+    assert slopes == [None, 1.0, 1.5, 2.0]
+    assert loss(epoch=3) == loss() != loss(epoch=1)
+    assert loss(epoch=0) == loss(weighted=False) == loss(epoch=2, weighted=False)
+    with pytest.raises(UsageError, match=r"epoch 4 is none of the recipe's, 0 to 3: give one of them"):
+        loss(epoch=4)
 
 
 def test_a_weight_that_falls_below_zero_while_training_stops_the_run(program: Program) -> None:

@@ -81,3 +81,9 @@ class Registry(Generic[T]):
         """The first line of a component's docstring."""
         doc = inspect.cleandoc(self.get(name).__doc__ or "")
         return doc.partition("\n")[0]
+
+
+def is_own(part: object) -> bool:
+    """Whether a component, or the class of one, is the user's own."""
+    cls = part if isinstance(part, type) else type(part)
+    return cls.__module__.partition(".")[0] != __name__.partition(".")[0]

@@ -27,12 +27,12 @@ from probmargin.weights.weight import NORMALIZERS
 
 @checked
 def sigmoid_weight(margin: PerExample, slope: float = 10.0, bias: float = -0.5) -> PerExample:
-    """1 / (1 + exp(slope * (margin - bias))).
+    """1 / (1 + exp(slope * (margin - bias))); like every weight here it carries no gradient.
 
     >>> sigmoid_weight(torch.tensor([-0.5, 0.0])).tolist()
     [0.5, 0.006693]
     """
-    return Sigmoid(slope=slope, bias=bias)(_floats(margin))
+    return Sigmoid(slope=slope, bias=bias)(_known(margin))
 
 
 @checked
@@ -43,7 +43,7 @@ def hinge_weight(margin: PerExample, slope: float = 2.0, bias: float = 0.0, as_p
     [1.0, 0.0]
     """
     chosen = HingeAsPrinted(slope=slope, bias=bias) if as_printed else Hinge(slope=slope, bias=bias)
-    return chosen(_floats(margin))
+    return chosen(_known(margin))
 
 
 @checked
@@ -53,7 +53,7 @@ def step_weight(margin: PerExample, alpha: float = 0.2, bias: float = 0.0) -> Pe
     >>> step_weight(torch.tensor([-0.5, 0.5])).tolist()
     [0.8, 0.2]
     """
-    return Step(alpha=alpha, bias=bias)(_floats(margin))
+    return Step(alpha=alpha, bias=bias)(_known(margin))
 
 
 @checked
@@ -63,7 +63,7 @@ def gairat_weight(steps: PerExample, num_steps: int, lam: Unbounded) -> PerExamp
     >>> gairat_weight(torch.tensor([4.0, 10.0]), num_steps=10, lam=-1.0).tolist()
     [0.5, 0.00000614]
     """
-    survived = _floats(steps)
+    survived = _known(steps)
     if bool(((survived < 0) | (survived > num_steps)).any()):
         raise UsageError(f"steps must lie between 0 and num_steps={num_steps}: give the attack's own number of steps")
     return GairatTanh(lam=lam, num_steps=num_steps)(survived)
@@ -71,7 +71,7 @@ def gairat_weight(steps: PerExample, num_steps: int, lam: Unbounded) -> PerExamp
 
 @checked
 def normalize_weights(weight: PerExample, how: str = "mean_one") -> PerExample:
-    """Scale a batch of weights: mean_one, sum_one or fixed.
+    """Scale a batch of weights: mean_one, sum_one or fixed. No gradient flows through them.
 
     >>> normalize_weights(torch.tensor([3.0, 1.0])).tolist()
     [1.5, 0.5]
@@ -82,7 +82,7 @@ def normalize_weights(weight: PerExample, how: str = "mean_one") -> PerExample:
         raise UsageError(
             "weights must be finite, none below zero: pass those of a batch, as weight functions give them"
         )
-    return NORMALIZERS.build(how)(_floats(weight), reduce=lambda total: total)
+    return NORMALIZERS.build(how)(_known(weight), reduce=lambda total: total)
 
 
 @checked
@@ -143,6 +143,11 @@ def probabilistic_margin(logits: Logits, labels: Labels) -> PerExample:
 def _floats(values: torch.Tensor) -> torch.Tensor:
     """At least float32: half precision rounds 1e-12 to nothing, and whole numbers would round weights."""
     return values if values.dtype in (torch.float32, torch.float64) else values.float()
+
+
+def _known(values: torch.Tensor) -> torch.Tensor:
+    """The same without a gradient: weights are given to a loss, and nothing is learnt by making them small."""
+    return _floats(values.detach())
 
 
 def _view(labels: Labels, logits_adv: Logits, logits_nat: Logits | None = None) -> BatchView:

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from probmargin.attacks.attack import ATTACKS
+from probmargin.attacks.attack import ATTACKS, Attack
 from probmargin.core.errors import UsageError, unknown_name, unknown_setting
 from probmargin.core.records import coerce
-from probmargin.core.registry import Registry
+from probmargin.core.registry import Registry, is_own
 from probmargin.core.settings import AWP, EMA
 from probmargin.core.words import radius
 from probmargin.margins.margin import MARGINS
 from probmargin.methods.method import Method, Phase
+from probmargin.models.own import failed
 from probmargin.objectives.objective import OBJECTIVES
-from probmargin.weights.weight import NORMALIZERS, WEIGHTS
+from probmargin.weights.weight import NORMALIZERS, WEIGHTS, Weight
 
 COMPONENTS: dict[str, Registry[Any]] = {
     "attack": ATTACKS,
@@ -164,9 +165,15 @@ def _nested(head: str, current: dict[str, Any] | None, path: str, rest: str) -> 
 
 
 def _renamed(head: str, current: dict[str, Any] | None, name: str) -> dict[str, Any]:
-    """Another component in the place of one; fields both have keep their values, the rest get their defaults."""
+    """Another component in the place of one; fields both have keep their values, the rest get their defaults.
+
+    One of the user's own keeps none, but for an attack.
+    """
     registry = COMPONENTS[head]
-    fields = {entry.name for entry in dataclasses.fields(registry.get(name))}
+    cls = registry.get(name)
+    fields = {entry.name for entry in dataclasses.fields(cls)}
+    if is_own(cls) and not issubclass(cls, Attack):
+        fields = set()  # a slope in another formula is another quantity; sizes of an attack are those of the images
     kept = {key: value for key, value in (current or {}).items() if key in fields}
     return dict(registry.spec(registry.build({"name": name, **kept}, head)))
 
@@ -197,5 +204,21 @@ def at(method: Method, epoch: int) -> Method:
     if epoch < method.burn_in_epochs:
         return replace(now.without_weights(), phases=())
     num_steps = getattr(now.attack, "num_steps", 0)
-    weight = now.weight.resolve(epoch=epoch, epochs=now.epochs, num_steps=num_steps)
+    weight = _resolved(now.weight, epoch=epoch, epochs=now.epochs, num_steps=num_steps)
     return replace(now, weight=weight, phases=())
+
+
+def _resolved(weight: Weight, **when: int) -> Weight:
+    """A weight function as it is in one epoch; one of the user's own that fails to say so is named."""
+    name = weight.registered_name
+    try:
+        found: object = weight.resolve(**when)
+    except Exception as error:
+        if isinstance(error, UsageError) or not is_own(weight):
+            raise
+        raise failed(f"weight {name!r} fails in resolve(epoch={when['epoch']}, ...)", error) from None
+    if not isinstance(found, Weight):
+        raise UsageError(
+            f"weight {name!r}: resolve returns {type(found).__name__}: return a weight, such as replace(self, ...)"
+        )
+    return found

@@ -41,10 +41,7 @@ def load_plugin(name: str) -> None:
 
 
 def _check_class(what: str, cls: type, base: type) -> None:
-    if not is_dataclass(cls):
-        raise UsageError(
-            f"{what} is no dataclass; write @dataclass(frozen=True, kw_only=True) above class {cls.__name__}"
-        )
+    check_frozen(what, cls)
     if not issubclass(cls, base):
         raise UsageError(
             f"{what} is no {base.__name__}; write class {cls.__name__}({base.__name__}), with {base.__name__} from "
@@ -64,6 +61,15 @@ def _check_class(what: str, cls: type, base: type) -> None:
         check_ball_fields(what, cls)
     for missing in sorted(getattr(cls, "__abstractmethods__", ())):
         raise UsageError(f"{what} has no {missing}; write it in class {cls.__name__}, as {base.__module__} asks")
+
+
+def check_frozen(what: str, cls: type) -> None:
+    """Refuse what is no frozen dataclass: a state of its own would be lost with a resume, and differ in a fork."""
+    fault = "dataclass" if not is_dataclass(cls) else "frozen dataclass, and may not keep a state of its own"
+    if not is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise UsageError(
+            f"{what} is no {fault}; write @dataclass(frozen=True, kw_only=True) above class {cls.__name__}"
+        )
 
 
 def check_ball_fields(what: str, cls: type) -> None:
@@ -96,16 +102,20 @@ def check_plugins(record: Mapping[str, Any], where: Path) -> None:
     What only watched the run is not needed to read it.
     """
     used = {(COMPONENTS[slot].family, name) for slot, name in component_names(record.get("recipe") or {})}
+    unknown: dict[str, str] = {}
     for plugin in record.get("plugins") or ():
         for family, names in plugin["registers"].items():
             needed = {name for name in names if (family, name) in used}
-            unknown = needed - set(_FAMILIES[family].names() if family in _FAMILIES else ())
-            if unknown:
-                file = plugin["file"]
-                raise UsageError(
-                    f"{where} was trained with {family} {min(unknown)!r} of {file}, which is not loaded; give its "
-                    f"path before the command, probmargin --plugin {plugin_word(file)} COMMAND"
-                )
+            for name in sorted(needed - set(_FAMILIES[family].names() if family in _FAMILIES else ())):
+                unknown.setdefault(plugin["file"], f"{family} {name!r}")
+    if unknown:
+        parts = " and ".join(f"{part} of {file}" for file, part in unknown.items())
+        words = " ".join(f"--plugin {plugin_word(file)}" for file in unknown)
+        are, its = ("are", "their paths") if len(unknown) > 1 else ("is", "its path")
+        raise UsageError(
+            f"{where} was trained with {parts}, which {are} not loaded; give {its} before the command, "
+            f"probmargin {words} COMMAND"
+        )
 
 
 def _components() -> dict[tuple[str, str], type]:

@@ -153,8 +153,8 @@ def _check_range(model: nn.Module, x: Images, labels: Labels) -> None:
     check_labels(labels, len(x), logits.shape[1])
 
 
-def loss_recipe(method: str | Method, weighted: bool, **sizes: float | None) -> Method:
-    """The recipe of the last epoch, or, where weights begin later, of the last without them.
+def loss_recipe(method: str | Method, weighted: bool, epoch: int | None = None, **sizes: float | None) -> Method:
+    """The recipe in an epoch; else that of the last epoch, or, where weights begin later, of the last without them.
 
     The attack's sizes go with a name, a Method brings its own.
     """
@@ -171,6 +171,14 @@ def loss_recipe(method: str | Method, weighted: bool, **sizes: float | None) -> 
             warn_of_short_steps(recipe.attack, stacklevel=5)
     last = recipe.at(recipe.epochs - 1)
     last.check_margin()
+    if epoch is not None:
+        if not 0 <= epoch < recipe.epochs:
+            raise UsageError(
+                f"epoch {epoch} is none of the recipe's, 0 to {recipe.epochs - 1}: give one of them, or a Method of "
+                "another length, pm.resolve(..., epochs=N)"
+            )
+        now = recipe.at(epoch)
+        return now if weighted else now.without_weights()
     if weighted or not last.is_reweighted:
         return last
     return recipe.at(max(recipe.burn_in_end - 1, 0)).without_weights()

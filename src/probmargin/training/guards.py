@@ -20,6 +20,14 @@ def check_finite(epoch: int, loss_sum: float) -> None:
         raise TrainingStopped(f"the loss of epoch {epoch + 1} is not a number; lower the learning rate (--set lr=...)")
 
 
+def check_numbers(epoch: int, weight: str, is_lost: bool) -> None:
+    """Stop where weights were not numbers though the margins they were made of were."""
+    if is_lost:
+        raise TrainingStopped(
+            f"the weight {weight} gave values that are not numbers in epoch {epoch + 1}; look at what it divides by"
+        )
+
+
 def check_weights(epoch: int, parameters: Sequence[torch.Tensor]) -> None:
     """Stop before parameters that are not numbers are saved."""
     with torch.no_grad():

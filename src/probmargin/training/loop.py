@@ -26,6 +26,7 @@ from probmargin.training.guards import (
     chance_line,
     check_collapse,
     check_finite,
+    check_numbers,
     check_signs,
     check_weights,
     luck,
@@ -212,12 +213,15 @@ class Trainer:
         return metrics
 
     def _check(self, epoch: int, sums: list[float]) -> None:
+        assert self.state.examples is not None
+        weights, margins = (self.state.examples[ROWS.index(name)] for name in ("weight", "recipe_margin"))
+        name = self.method.at(epoch).weight.registered_name
+        is_lost = bool((~weights.isfinite() & margins.isfinite()).any())
+        check_numbers(epoch, name, self.world.any(is_lost))
         check_finite(epoch, sums[1])
         check_weights(epoch, list(self.state.model.parameters()))
         check_collapse(epoch, sums, self.state.top_accuracy, self.learnt)
-        assert self.state.examples is not None
-        negative = bool((self.state.examples[ROWS.index("weight")] < 0).any())
-        check_signs(epoch, self.method.at(epoch).weight.registered_name, self.world.any(negative))
+        check_signs(epoch, name, self.world.any(bool((weights < 0).any())))
 
     def _look(self, epoch: int, metrics: dict[str, Any]) -> bool:
         """Judge the model where due; is it the best so far on the held-out images?"""

@@ -13,14 +13,14 @@ from probmargin.attacks.balls import check_eps
 from probmargin.core.batch import BatchView, TraceLevel
 from probmargin.core.errors import UsageError
 from probmargin.core.noise import fresh_noise
+from probmargin.core.registry import is_own
 from probmargin.core.types import PerExample
 from probmargin.core.words import radius
 from probmargin.data.dataset import ImageSet
-from probmargin.evaluation.own_code import is_ours
 from probmargin.evaluation.search import inside_threat_model
 from probmargin.methods.method import Method
 from probmargin.methods.plain import COMPONENTS
-from probmargin.methods.plugins import check_ball_fields
+from probmargin.methods.plugins import check_ball_fields, check_frozen
 from probmargin.models.own import failed
 from probmargin.training.network import Network
 from probmargin.training.step import Batch, alone, attack_batch, loss_terms, per_example, view_of
@@ -35,13 +35,13 @@ def check_own_parts(method: Method, model: nn.Module, train: ImageSet, processes
 
     Several processes share a batch: none may give an example a value by the others beside it.
     """
-    kinds = {}
+    kinds: dict[tuple[type, ...], list[Method]] = {}
     for epoch in method.epoch_plan():
         now = method.at(epoch)
-        kinds[tuple(type(part) for part in _parts(now).values())] = now
-    for now in kinds.values():
-        if any(_is_own(part) for part in _parts(now).values()):
-            _try(now, model, train.take(range(min(_IMAGES, len(train)))), processes)
+        kinds.setdefault(tuple(type(part) for part in _parts(now).values()), []).append(now)
+    for alike in kinds.values():
+        if any(is_own(part) for part in _parts(alike[-1]).values()):
+            _try(alike, model, train.take(range(min(_IMAGES, len(train)))), processes)
 
 
 def _parts(method: Method) -> dict[str, Any]:
@@ -49,25 +49,32 @@ def _parts(method: Method) -> dict[str, Any]:
     return {slot: part for slot, part in found.items() if part is not None}
 
 
-def _is_own(part: object) -> bool:
-    return not is_ours(type(part).__module__)
-
-
-def _try(method: Method, model: nn.Module, images: ImageSet, processes: int) -> None:
+def _try(epochs: Sequence[Method], model: nn.Module, images: ImageSet, processes: int) -> None:
+    """Try the last of some epochs whose components are of the same kinds, and the weights of each, which move."""
+    method = epochs[-1]
+    _check_is_frozen(method)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     x, labels = images.floats().to(device), images.labels.to(device)
     batch = Batch(x=x, labels=labels, noise=fresh_noise(len(x), device, seed=0))
     network = Network(model)
     for attack, level in ((method.attack, method.trace_level), (method.second_attack, "none")):
-        if attack is not None and _is_own(attack):
+        if attack is not None and is_own(attack):
             _try_attack(attack, network, batch, level)
     attacked = attack_batch(network, method, batch)
     with network.frozen("train") as call, torch.no_grad():
         view = view_of(call, method, batch, attacked)
-        _try_weights(view, method)
+        for weight in {repr(now.weight): now.weight for now in epochs}.values():
+            _try_weights(view, replace(method, weight=weight))
         if processes > 1:
             _try_halves(view, method, processes)
     _try_objective(view, method)
+
+
+def _check_is_frozen(method: Method) -> None:
+    """Refuse components that can remember: what they remembered would be lost with a resume, and differ in a fork."""
+    for slot, part in _parts(method).items():
+        if is_own(part):
+            check_frozen(f"{slot} {part.registered_name!r}", type(part))
 
 
 def _try_attack(attack: Attack, network: Network, batch: Batch, level: TraceLevel) -> None:
@@ -109,7 +116,7 @@ def _check_own_values(
     kind: str, part: Any, call: Callable[[torch.Tensor], PerExample], halves: Sequence[torch.Tensor], processes: int
 ) -> None:
     """Refuse a part of the user's own by which a batch is not the sum of its halves; what is random is not told."""
-    if not _is_own(part):
+    if not is_own(part):
         return
     both = torch.cat(list(halves))
     first, again, *apart = (_called(kind, part, partial(call, rows)) for rows in (both, both, *halves))
@@ -141,12 +148,17 @@ def _try_objective(view: BatchView, method: Method) -> None:
         view = replace(view, **passed)
         terms = _called("objective", part, lambda: loss_terms(view, method))
         total = terms.total(torch.ones_like(terms.weighted)).sum()
-    if not _is_own(part):
+    if not is_own(part):
         return
     if not total.requires_grad:
         raise UsageError(
             f"objective {part.registered_name!r} gives a loss without a gradient: take it from the view's logits, "
             "without detach()"
+        )
+    if method.is_reweighted and not terms.weighted.requires_grad:
+        raise UsageError(
+            f"objective {part.registered_name!r} gives a weighted part without a gradient, so that weights do nothing: "
+            "put what they multiply there, or train without weights, --set weight=uniform"
         )
     _check_finite("objective", part, total)
 
@@ -159,13 +171,13 @@ def _values(kind: str, part: Any, call: Callable[[], PerExample], view: BatchVie
 
 
 def _check_finite(kind: str, part: Any, values: torch.Tensor) -> None:
-    if _is_own(part) and not bool(values.isfinite().all()):
+    if is_own(part) and not bool(values.isfinite().all()):
         name = part.registered_name
         raise UsageError(f"{kind} {name!r} gives a value that is not a number: look at what it divides by")
 
 
 def _check_signs(kind: str, part: Any, values: PerExample, margins: PerExample) -> None:
-    if _is_own(part) and bool((values < 0).any()):
+    if is_own(part) and bool((values < 0).any()):
         raise UsageError(
             f"{kind} {part.registered_name!r} gives {float(values.min()):.4g} to an example of margin "
             f"{float(margins[values.argmin()]):.4g}: return 0 or more, as values.clamp(min=0) does"
@@ -179,6 +191,6 @@ def _called(kind: str, part: Any, call: Callable[[], T]) -> T:
     except (UsageError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        if not _is_own(part):
+        if not is_own(part):
             raise
         raise failed(f"{kind} {part.registered_name!r} fails", error) from None

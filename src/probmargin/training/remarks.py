@@ -6,9 +6,6 @@ from probmargin.attacks.pgd import PGD, EarlyStopPGD, longer_step
 from probmargin.core.words import counted
 from probmargin.margins.none import NoMargin
 from probmargin.methods.method import Method
-from probmargin.weights.hinge import Hinge, HingeAsPrinted
-from probmargin.weights.sigmoid import Sigmoid
-from probmargin.weights.step import Step
 
 
 def short_reach(method: Method) -> str | None:
@@ -85,12 +82,24 @@ def other_scale(method: Method) -> str | None:
             f"the weight {weight} reads attack steps survived, and the margin {margin} lies between -1 and 1 or so: "
             "weights will hardly differ; choose --set margin=lps, or --set weight=sigmoid"
         )
-    if counts and isinstance(now.weight, Sigmoid | Hinge | HingeAsPrinted | Step) and now.weight.bias < 1:
+    is_unaware = now.weight.reads == "margin" and now.is_reweighted and getattr(now.weight, "bias", 0.0) < 1
+    if counts and is_unaware:
         return (
             f"the margin {margin} counts attack steps from 0 on, and the weight {weight} is made for margins between "
-            "-1 and 1: choose --set weight=gairat_tanh, or a weight.bias among the steps"
+            "-1 and 1: choose --set weight=gairat_tanh, a weight.bias among the steps, or, of your own, reads = 'steps'"
         )
     return None
+
+
+def late_phases(method: Method) -> str | None:
+    """A line on phases that would begin after the end; None where there are none."""
+    late = sorted({phase.from_epoch for phase in method.phases if phase.from_epoch >= method.epochs})
+    if not late:
+        return None
+    return (
+        f"what the recipe changes from epoch {late[0]} on changes nothing, since training ends after "
+        f"{counted(method.epochs, 'epoch')}: lower from_epoch, or train longer"
+    )
 
 
 def averages(method: Method) -> str | None:
@@ -116,5 +125,5 @@ def rate_of_sgd(method: Method) -> str | None:
 
 def remarks(method: Method) -> list[str]:
     """A line on each thing about a recipe that deserves one."""
-    looks = (short_reach, split_directions, idle_weights, other_scale, averages, rate_of_sgd)
+    looks = (short_reach, split_directions, idle_weights, late_phases, other_scale, averages, rate_of_sgd)
     return [line for look in looks if (line := look(method))]
