@@ -27,7 +27,7 @@ from probmargin.models.build import build_model
 from probmargin.runs.run import open_run
 from probmargin.training.drop_in import loss_recipe
 from probmargin.training.refusals import check_every_epoch
-from probmargin.training.remarks import idle_weights, other_scale, rate_of_sgd, short_reach
+from probmargin.training.remarks import idle_weights, late_phases, other_scale, rate_of_sgd, short_reach
 from probmargin.training.validation import ball_of
 
 OWN_MARGIN = ("margin=pm_adv", "weight=sigmoid", "attack=pgd")
@@ -290,6 +290,19 @@ def test_an_attack_that_falls_short_in_a_later_phase_is_named() -> None:
     assert line is not None
     assert line.startswith("the attack from epoch 5 on goes 3 steps of 0.03, to 0.09 and not to its eps 0.2")
     assert line.endswith("in the phase, such as attack.step_size=0.06667")
+
+
+def test_a_phase_after_the_end_is_named() -> None:
+    def line(*epochs: int) -> str | None:
+        phases = [{"from_epoch": epoch, "set": {"weight.slope": 1.0}} for epoch in epochs]
+        return late_phases(resolve("mail-at", data="digits", epochs=4, settings={"phases": phases}))
+
+    assert line(3) is None
+    said = line(3, 50, 60)
+    assert said is not None
+    assert said.startswith(
+        "what the recipe changes from epoch 50 on changes nothing, since training ends after 4 epochs"
+    )
 
 
 def test_a_weight_that_reads_another_scale_than_its_margin_has_is_named() -> None:

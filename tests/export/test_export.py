@@ -590,3 +590,16 @@ def test_what_onnx_has_no_word_for_is_said(trained: Path, tmp_path: Path, monkey
     with pytest.raises(UsageError, match=r"\(no word for aten\.odd\); use --format torch-export or safetensors"):
         pm.export(trained, tmp_path / "m.onnx", format="onnx", num_examples=5)
     assert not (tmp_path / "m.onnx").exists()
+
+
+def test_a_method_of_ones_own_is_not_published_under_anothers_name(trained: Path, tmp_path: Path) -> None:
+    run = open_run(shutil.copytree(trained, tmp_path / "run"))
+    out = tmp_path / "a.safetensors"
+    pm.export(run, out, num_examples=4)
+    assert f"by `{run.recipe.method}` (paper)" in Path(f"{out}.card.md").read_text(encoding="utf-8")
+    changed = resolve(run.recipe, settings={"normalizer": "sum_one", "objective": "trades", "passes": "nat,adv"})
+    run.recipe_path.write_text(json.dumps(changed.plain()), encoding="utf-8")
+    other = tmp_path / "b.safetensors"
+    pm.export(run, other, num_examples=4)
+    words = f"by `{run.recipe.method} with normalizer sum_one and objective trades` (paper)"
+    assert words in Path(f"{other}.card.md").read_text(encoding="utf-8")

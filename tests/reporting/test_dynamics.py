@@ -12,7 +12,11 @@ from probmargin.reporting.dynamics import History, Labels, read_history, summari
 NOTHING = [float("nan")] * 4
 
 
-def history(lps: list[list[float]] | None = None, recipe_margin: list[list[float]] | None = None) -> History:
+def history(
+    lps: list[list[float]] | None = None,
+    recipe_margin: list[list[float]] | None = None,
+    margin_names: tuple[str, ...] = ("none", "own", "own", "own"),
+) -> History:
     """Four examples over four epochs, the first two of them burn-in."""
     margin = np.array([[0.1, -0.1, 0.5, -0.7], [0.1, 0.3, 0.5, -0.9], [0.2, 0.1, 0.6, -0.6], [0.4, -0.1, 0.8, -0.8]])
     weight = np.array([[1.0, 1, 1, 1], [1, 1, 1, 1], [0.4, 1.0, 0.2, 2.4], [0.6, 0.6, 0.2, 2.6]])
@@ -24,6 +28,7 @@ def history(lps: list[list[float]] | None = None, recipe_margin: list[list[float
         correct=margin > 0,
         lps=None if lps is None else np.array(lps),
         recipe_margin=None if recipe_margin is None else np.array(recipe_margin),
+        margin_names=() if recipe_margin is None else margin_names,
     )
 
 
@@ -98,6 +103,11 @@ def test_where_the_recipes_own_margin_and_the_probabilistic_one_disagree() -> No
     (most,) = found["examples"]
     assert (most["index"], most["recipe_margin"], most["gap"]) == (7, -6.0, -0.5)
     assert most["margin"] == pytest.approx(0.3)
+    assert found["name"] == "own"
+    names = ("none", "other", "other", "own")
+    last = summarise(history(recipe_margin=own, margin_names=names), KNOWN, burn_in=1, top=1)["recipe_margin"]
+    # A phase has brought another measure: the mean of both would be neither. The last epoch alone: -4, 5, -1, -3.
+    assert (last["name"], last["quantiles"][2]) == ("own", -2.0)
     assert summarise(history(), KNOWN)["recipe_margin"] is None
     assert summarise(history(recipe_margin=[NOTHING] * 4), KNOWN)["recipe_margin"] is None
 

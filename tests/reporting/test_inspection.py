@@ -18,13 +18,20 @@ def summary(
     """One epoch of four examples, two cats and two dogs."""
     margin = np.array([[0.5, 0.1, 0.25, -0.75]])
     own = None if recipe_margin is None else np.array([recipe_margin])
-    history = History(np.array([7, 3, 11, 5]), np.array([0]), margin, np.array([weight]), margin > 0, recipe_margin=own)
+    history = History(
+        np.array([7, 3, 11, 5]),
+        np.array([0]),
+        margin,
+        np.array([weight]),
+        margin > 0,
+        recipe_margin=own,
+        margin_names=("mm_adv",),
+    )
     wrong = None if is_wrong is None else np.array(is_wrong)
     labels = Labels(np.array([0, 1, 0, 1]), ("cat", "dog"), wrong) if known else None
     facts = {
         "run": "runs/a",
         "method": "mail-at",
-        "margin": "mm_adv",
         "data": "pets",
         "notes": [],
         "is_attacked": True,

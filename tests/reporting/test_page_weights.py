@@ -66,13 +66,13 @@ def test_the_margin_a_recipe_weighs_by_has_a_chart_of_its_own(tmp_path: Path) ->
     assert "own margin" not in render([report(path)])
     own = 10 * history.margin + 3
     own[:2] = np.nan
-    found = describe(replace(history, recipe_margin=own), None, 0)
+    found = describe(replace(history, recipe_margin=own, margin_names=("mine",) * 6), None, 0)
     assert found.recipe_margin is not None
     assert found.recipe_margin.epochs == [3, 4, 5, 6]
     assert found.recipe_margin.quantiles[2] == np.quantile(own[2:].astype(np.float64), 0.5, axis=1).round(4).tolist()
     low, high = found.recipe_margin.edges
     assert np.nanmin(own) <= low < high <= np.nanmax(own)
-    assert "own margin" in render([report(path, dynamics=found)])
+    assert "own margin (mine)" in render([report(path, dynamics=found)])
 
 
 def test_a_fan_holds_its_median_and_bands(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def train(
     from probmargin.api import load_data
     from probmargin.methods.plain import parse_assignments
     from probmargin.methods.propose import propose
-    from probmargin.methods.resolve import read_recipe, resolve
+    from probmargin.methods.resolve import read_recipe, resolve, title
     from probmargin.runs.run import Run
     from probmargin.training.dry_run import dry_run as forecast_run
     from probmargin.training.progress import Reporter
@@ -143,7 +143,7 @@ def train(
     run, _ = run_training(resolved, load(), request, reporter)
     if before is not None and run.record["train_seconds"] == before:
         return  # it was finished, which has been said
-    reporter.say(f"trained {resolved.method} on {data}: {run.path}")
+    reporter.say(f"trained {title(resolved)} on {data}: {run.path}")
     plugins = [word for name in context.obj or () for word in ("--plugin", name)]
     reporter.say(f"judge it with: probmargin {typed(*plugins, 'evaluate', run.path)}")
 

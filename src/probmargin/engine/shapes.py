@@ -48,6 +48,7 @@ class RecordShape(TypedDict):
     id: str
     recipe: RecipeShape
     recipe_hash: NotRequired[str]
+    method: NotRequired[str]
     seed: int
     data: str
     model: str

@@ -16,6 +16,7 @@ from probmargin.data.loader import load
 from probmargin.engine.devices import pick_device
 from probmargin.evaluation.run_data import image_shape_of
 from probmargin.experiments.followed import Subject, follow
+from probmargin.methods.resolve import title
 from probmargin.reporting.dynamics import History, Labels, disagreement, read_history, summarise
 from probmargin.reporting.folder import read_folder
 from probmargin.reporting.page.missing import train_command
@@ -62,8 +63,7 @@ def inspect_run(request: InspectRequest) -> dict[str, Any]:
         found["lps"]["source"] = "counted while training"
     facts = {
         "run": str(run.path),
-        "method": recipe.method,
-        "margin": recipe.margin.registered_name,
+        "method": title(recipe),
         "data": record["data"],
         "seed": record["seed"],
         "label_noise": record.get("label_noise"),

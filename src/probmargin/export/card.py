@@ -11,6 +11,7 @@ from probmargin.evaluation.parts import weights_hash
 from probmargin.evaluation.protocol import DESCRIPTIONS
 from probmargin.export.check import Check
 from probmargin.export.subject import Exported
+from probmargin.methods.resolve import title
 from probmargin.runs.weights import mean_std_of
 
 MISSING_LICENCE = "not given; set one with --licence"
@@ -63,6 +64,7 @@ def make_card(subject: Exported, file: str, form: str, check: Check, licence: st
             "normalisation": {"mean": mean_std[0], "std": mean_std[1]} if mean_std else "none",
             "classes": list(subject.classes),
         },
+        "method": title(subject.recipe),
         "recipe": subject.recipe.plain(),
         "recipe_hash": subject.recipe.hash(),
         "threat_model": {"norm": norm, "eps": eps, "eps_text": radius(eps)},
@@ -174,7 +176,7 @@ def markdown(card: dict[str, Any]) -> str:
         f"# {_cell(card['name'])}",
         "",
         f"{_cell(model['name'])}, {model['parameters']:,} parameters, trained on {_cell(training['data'])} "
-        f"({training['images']:,} images) by `{card['recipe']['method']}` ({card['recipe']['preset']}) against "
+        f"({training['images']:,} images) by `{card['method']}` ({card['recipe']['preset']}) against "
         f"{threat['norm']} perturbations of {threat['eps_text']}.",
         "",
         f"- {'Folder' if card['format'] == 'robustbench' else 'File'}: `{card['file']}`, made {card['date']} by "

@@ -11,7 +11,7 @@ from probmargin.core.errors import UsageError, unknown_name
 from probmargin.core.settings import Augment
 from probmargin.methods import official, paper
 from probmargin.methods.method import Method, Phase
-from probmargin.methods.plain import from_plain, with_settings
+from probmargin.methods.plain import COMPONENTS, from_plain, with_settings
 from probmargin.objectives.mart import Mart
 
 Recipe = Callable[[], Method]
@@ -45,6 +45,23 @@ def named(method: str, preset: str = "paper") -> Method:
     if preset not in METHODS[method]:
         raise UsageError(f"{method} has no preset {preset!r}, it has {', '.join(METHODS[method])}; choose one of them")
     return METHODS[method][preset]()
+
+
+def title(method: Method) -> str:
+    """A recipe's name, with the components that its named method does not have.
+
+    >>> title(named("mail-at")), title(resolve("mail-at", settings={"margin": "mm_adv", "weight.slope": 2}))
+    ('mail-at', 'mail-at with margin mm_adv')
+    """
+    known = METHODS.get(method.method, {}).get(method.preset)
+    if known is None:
+        return method.method
+    own, base = ({slot: getattr(one, slot) for slot in COMPONENTS} for one in (method, known()))
+    names = {slot: "none" if part is None else part.registered_name for slot, part in own.items()}
+    changed = [
+        f"{slot} {name}" for slot, name in names.items() if name != getattr(base[slot], "registered_name", "none")
+    ]
+    return f"{method.method} with {' and '.join(changed)}" if changed else method.method
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ ROWS = ("margin", "weight", "correct", "lps", "recipe_margin")
 """What dynamics.npz holds of each example in each epoch."""
 SOME_EPOCHS = ("lps", "recipe_margin")
 """Rows that an epoch may lack, where they are NaN, and a file that lacks them in all."""
+MARGIN_NAMES = "recipe_margin_name"
+"""The array with the name of the recipe's own margin in each epoch."""
 SAFE_ABOVE = 0.2
 """A margin above it (0.6 against 0.4) is safe, one of 0 or less wrong; what lies between is near the boundary."""
 SUSPECT_MARGIN = -0.25
@@ -40,19 +42,23 @@ class History:
     """Attack steps survived; NaN where they were not counted, None where they never were."""
     recipe_margin: Array | None = None
     """What the recipe weighs by where that is another measure; NaN in epochs without weights."""
+    margin_names: tuple[str, ...] = ()
+    """What that measure is called, epoch by epoch."""
 
     def since(self, epoch: int) -> "History":
         """The epochs from one on; all of them where that leaves none."""
         rows = self.epochs >= epoch
         rows = rows if rows.any() else np.ones_like(rows)
-        return self._each(lambda part: part[rows], epochs=self.epochs[rows])
+        names = tuple(name for name, is_taken in zip(self.margin_names, rows, strict=False) if is_taken)
+        return replace(self._each(lambda part: part[rows], epochs=self.epochs[rows]), margin_names=names)
 
     def take(self, places: Array) -> "History":
         """Some of the examples."""
         return self._each(lambda part: part[:, places], index=self.index[places])
 
-    def _each(self, pick: Callable[[Array], Array], **changes: Array) -> "History":
-        return replace(self, **{name: pick(part) for name, part in self.parts.items()}, **changes)
+    def _each(self, pick: Callable[[Array], Array], **changes: Any) -> "History":
+        picked: dict[str, Any] = {name: pick(part) for name, part in self.parts.items()}
+        return replace(self, **picked, **changes)
 
     @property
     def parts(self) -> dict[str, Array]:
@@ -65,7 +71,8 @@ def read_history(path: Path) -> History:
     """Read a dynamics.npz; one of `UNREADABLE` where it is damaged."""
     file = read_arrays(path)
     parts: dict[str, Any] = {name: file.get(name) if name in SOME_EPOCHS else file[name] for name in ROWS}
-    history = History(index=file["index"], epochs=file["epochs"], **parts)
+    names = tuple(file[MARGIN_NAMES].tolist()) if MARGIN_NAMES in file else ()
+    history = History(index=file["index"], epochs=file["epochs"], margin_names=names, **parts)
     if {part.shape for part in history.parts.values()} != {(len(history.epochs), len(history.index))}:
         raise ValueError("its arrays do not fit each other")
     return history
@@ -216,11 +223,24 @@ def lps_summary(history: History, known: Labels | None, top: int) -> dict[str, A
 
 def recipe_margin_summary(history: History, known: Labels | None, top: int) -> dict[str, Any] | None:
     """How the recipe's own margin lies and orders the examples; None where it weighs by the probabilistic one."""
-    both = _means(history, history.recipe_margin)
+    name, values = last_margin(history)
+    both = _means(history, values)
     if both is None:
         return None
     quantiles = np.quantile(both[0], QUANTILES).tolist()
-    return disagreement(history, known, "recipe_margin", *both, top) | {"quantiles": quantiles}
+    return disagreement(history, known, "recipe_margin", *both, top) | {"name": name, "quantiles": quantiles}
+
+
+def last_margin(history: History) -> tuple[str, Array | None]:
+    """The margin that the recipe ends with, by its name, and its values; NaN where it weighed by another before."""
+    if history.recipe_margin is None or not history.margin_names:
+        return "", history.recipe_margin
+    whole = whole_epochs(history.recipe_margin)
+    named = [name for name, is_whole in zip(history.margin_names, whole, strict=True) if is_whole]
+    if not named:
+        return "", history.recipe_margin
+    is_last = np.array([name == named[-1] for name in history.margin_names])
+    return named[-1], np.where(is_last[:, None], history.recipe_margin, np.nan)
 
 
 def _means(history: History, values: Array | None) -> tuple[Array, Array] | None:

@@ -61,6 +61,11 @@ class Folder:
         return self.path / "metrics.jsonl"
 
     @property
+    def method(self) -> str:
+        """The method's name, with components that are not its own; records of earlier versions have the name alone."""
+        return str(self.record.get("method") or self.recipe.get("method"))
+
+    @property
     def dynamics_path(self) -> Path:
         """What each example did in each epoch, where the run was asked to keep it."""
         return self.path / "dynamics.npz"

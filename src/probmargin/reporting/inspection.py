@@ -131,9 +131,10 @@ def _lps(summary: Summary) -> Section:
 
 
 def _recipe_margin(summary: Summary) -> Section | None:
-    found, name = summary["recipe_margin"], summary["margin"]
+    found = summary["recipe_margin"]
     if found is None:
         return None
+    name = found["name"]
     low, lower, middle, upper, high = (f"{value:.3g}" for value in found["quantiles"])
     lines = (
         f"rank correlation {_correlation(found)}; median {middle}, middle 50% from {lower} to {upper}, "

@@ -126,7 +126,7 @@ def _trained_on(folder: Folder) -> float:
 def header(folder: Folder, left: float | None, idle: float | None = None) -> Text:
     """Where a run stands, in one line."""
     record = folder.record
-    words = [f"{folder.name}: {folder.recipe.get('method')}, {record.get('model')} on {record.get('data')}"]
+    words = [f"{folder.name}: {folder.method}, {record.get('model')} on {record.get('data')}"]
     words.append(f"epoch {folder.trained}/{folder.epochs}")
     if folder.is_finished:
         words.append("finished")

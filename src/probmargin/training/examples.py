@@ -17,7 +17,7 @@ from probmargin.margins.lps import LPS
 from probmargin.margins.none import NoMargin
 from probmargin.margins.pm_adv import PMAdv
 from probmargin.methods.method import Method
-from probmargin.reporting.dynamics import ROWS, SOME_EPOCHS
+from probmargin.reporting.dynamics import MARGIN_NAMES, ROWS, SOME_EPOCHS
 from probmargin.training.step import StepResult
 
 _IN_OTHER_ROWS = (NoMargin(), PMAdv(), LPS())
@@ -49,20 +49,23 @@ def unknown_rows(now: Method) -> tuple[str, ...]:
 class Dynamics:
     """dynamics.npz: `index` (N,), `epochs` (E,), and (E, N) arrays margin, weight, correct.
 
-    Also lps where steps were counted, and recipe_margin where the recipe weighs by another margin than these.
+    Also lps where steps were counted, and, where the recipe weighs by another margin than these, recipe_margin and
+    recipe_margin_name, an epoch's each.
     """
 
     def __init__(self, path: Path, index: torch.Tensor) -> None:
         self.path = path
         self.index = index.cpu().numpy()
         self.rows: dict[int, Values] = {}
+        self.margins: dict[int, str] = {}
+        """What the recipe's own margin is called, by epoch; a phase may bring another."""
 
-    def add(self, epoch: int, values: Values, unknown: Collection[str] = ()) -> None:
+    def add(self, epoch: int, values: Values, unknown: Collection[str] = (), margin: str = "") -> None:
         """Take in an epoch's values, one row of `values` for each of ROWS, but for those that are not known."""
         kept = values.copy()
         for name in unknown:
             kept[ROWS.index(name)] = np.nan
-        self.rows[epoch] = kept
+        self.rows[epoch], self.margins[epoch] = kept, margin
 
     def read(self, path: Path, before: int) -> None:
         """Take over the epochs before one from a file, this run's own or another's."""
@@ -73,16 +76,18 @@ class Dynamics:
             missing = np.full(file["margin"].shape, np.nan)
             parts = [file.get(name, missing) if name in SOME_EPOCHS else file[name] for name in ROWS]
             epochs = file["epochs"].tolist()
+            names = file.get(MARGIN_NAMES, np.full(len(epochs), "")).tolist()
         except UNREADABLE as error:
             raise UsageError(f"{path} cannot be read ({error}); delete it, or leave --dynamics out") from None
         for row, epoch in enumerate(epochs):
             if epoch < before:
+                self.margins[epoch] = names[row]
                 self.rows[epoch] = np.stack([part[row].astype(np.float32) for part in parts])
 
     def so_far(self) -> "Dynamics":
         """The same without the epochs that are still to come."""
         kept = copy(self)
-        kept.rows = dict(self.rows)
+        kept.rows, kept.margins = dict(self.rows), dict(self.margins)
         return kept
 
     def write(self) -> None:
@@ -95,5 +100,7 @@ class Dynamics:
             if np.isnan(arrays[name]).all():
                 del arrays[name]
         arrays["correct"] = arrays["correct"] > 0
+        if "recipe_margin" in arrays:
+            arrays[MARGIN_NAMES] = np.array([self.margins[epoch] for epoch in epochs])
         with written_aside(self.path) as aside, aside.open("wb") as file:
             np.savez(file, index=self.index, epochs=np.array(epochs), **arrays)

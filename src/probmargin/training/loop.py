@@ -248,7 +248,8 @@ class Trainer:
             parts = {name: values[ROWS.index(name)] for name in ("margin", "weight")}
             self.watchers.board.epoch(metrics, **parts)
         if self.watchers.dynamics is not None:
-            self.watchers.dynamics.add(epoch, values, unknown_rows(self.method.at(epoch)))
+            now = self.method.at(epoch)
+            self.watchers.dynamics.add(epoch, values, unknown_rows(now), now.margin.registered_name)
 
     def mend_best(self) -> None:
         """Write the best state where a kill has cut it off."""

@@ -20,6 +20,7 @@ from probmargin.engine.files import check_folder
 from probmargin.engine.lock import held
 from probmargin.evaluation.parts import weights_hash
 from probmargin.methods.method import Method
+from probmargin.methods.resolve import title
 from probmargin.models.build import origin
 from probmargin.runs.run import Run
 from probmargin.training.assemble import Hardware
@@ -236,6 +237,7 @@ class Training:
     def _environment(self, monitors: Monitors | None) -> dict[str, Any]:
         """What the record says beside the run's identity."""
         facts: dict[str, Any] = {
+            "method": title(self.method),
             **surroundings(self.device),
             "precision": self.precision,
             "compile": self.request.compile,

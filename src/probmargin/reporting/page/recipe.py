@@ -44,7 +44,9 @@ def in_words(plain: Mapping[str, Any]) -> str:
     ...           "norm": "Linf", "eps": 8 / 255}, "weight": {"name": "sigmoid"}, "margin": {"name": "pm_adv"}})
     'Method at, 2 epochs, batches of 128, rate 0.1; pgd with 10 steps, Linf eps 8/255; weights by sigmoid of pm_adv.'
     """
-    attack, weight, margin = ((plain.get(name) or {}) for name in ("attack", "weight", "margin"))
+    attack, weight, margin, objective = (
+        (plain.get(name) or {}) for name in ("attack", "weight", "margin", "objective")
+    )
     length = counted(int(plain.get("epochs", 0)), "epoch")
     parts = [f"Method {plain.get('method')}, {length}, batches of {plain.get('batch_size')}"]
     by = "" if plain.get("optimizer", "sgd") == "sgd" else f"{plain['optimizer']} at "
@@ -61,6 +63,8 @@ def in_words(plain: Mapping[str, Any]) -> str:
     if weight.get("name", "uniform") != "uniform":
         since = f", from epoch {plain['burn_in_epochs'] + 1} on" if plain.get("burn_in_epochs") else ""
         parts.append(f"weights by {weight['name']} of {margin.get('name')}{since}")
+    if objective.get("name"):
+        parts.append(f"objective {objective['name']}")
     return "; ".join(parts) + "."
 
 

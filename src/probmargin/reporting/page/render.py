@@ -149,7 +149,7 @@ def _fans(report: RunReport, place: int) -> dict[str, dict[str, Any]]:
         return {}
     fans = {"margin": curves.fan(found.margin, "Margin", report.label, place)}
     if found.recipe_margin is not None:
-        name = str((report.folder.recipe.get("margin") or {}).get("name"))
+        name = found.summary["recipe_margin"]["name"]
         fans["recipe-margin"] = curves.fan(
             found.recipe_margin, f"The recipe's own margin ({name})", report.label, place
         )

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probmargin.core.arrays import UNREADABLE
-from probmargin.reporting.dynamics import History, Labels, example, read_history, summarise, whole_epochs
+from probmargin.reporting.dynamics import History, Labels, example, last_margin, read_history, summarise, whole_epochs
 
 Array = npt.NDArray[Any]
 Entry = dict[str, Any]
@@ -112,10 +112,11 @@ def describe(history: History, known: Labels | None, burn_in: int) -> Dynamics:
 
 def _recipe_margin(history: History) -> Spread | None:
     """Over the epochs in which all of it is known, within the ends that hold all but a few examples."""
-    known = whole_epochs(history.recipe_margin)
-    if history.recipe_margin is None or not known.any():
+    _, margin = last_margin(history)
+    known = whole_epochs(margin)
+    if margin is None or not known.any():
         return None
-    values = history.recipe_margin[known]
+    values = margin[known]
     low, high = (float(end) for end in np.quantile(values, (0.001, 0.999)))
     return spread(values, history.epochs[known], (low, high if high > low else low + 1.0))
 

@@ -45,8 +45,8 @@ def account(report: RunReport) -> Account:
 
 
 def _training(folder: Folder) -> str:
-    recipe, record = folder.recipe, folder.record
-    what = f"{record.get('model', 'A model')} trained on {record.get('data', 'its data')} with {recipe.get('method')}"
+    record = folder.record
+    what = f"{record.get('model', 'A model')} trained on {record.get('data', 'its data')} with {folder.method}"
     if record.get("label_noise"):
         what += f", some labels made wrong on purpose ({record['label_noise']}),"
     if folder.is_finished:
