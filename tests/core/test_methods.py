@@ -375,3 +375,10 @@ def test_another_objective_brings_its_own_passes() -> None:
         assert resolve("trades-awp", preset="official", settings=same).passes == ("adv", "nat", "nat")
     later = resolve("mail-at", settings={"phases": [{"from_epoch": 50, "set": {"objective": "trades"}}]})
     assert [later.at(epoch).passes for epoch in (49, 50)] == [("adv",), ("nat", "adv")]
+
+
+def test_a_data_set_brings_no_batch_of_its_own() -> None:
+    """GAIR-RST's script takes batches of 256, whatever the data."""
+    for data in ("cifar10", "digits"):
+        assert resolve("gair-trades", preset="official", data=data).batch_size == 256
+        assert resolve("at", data=data).batch_size == 128

@@ -11,8 +11,10 @@ from torch import nn
 
 from probmargin import api as pm
 from probmargin.core.errors import UsageError
+from probmargin.evaluation.checks import output_spread
 from probmargin.evaluation.evaluate import EvaluationSettings, correct_under
 from probmargin.evaluation.protocol import build_attack
+from probmargin.evaluation.room import Room
 
 
 class Halves(nn.Module):
@@ -55,6 +57,84 @@ def test_verdicts_do_not_depend_on_the_batch_size(batch_size: int) -> None:
     whole = correct_under(tiny_net(2).eval(), attack, x, labels, EvaluationSettings(eps=0.05))
     parts = correct_under(tiny_net(2).eval(), attack, x, labels, EvaluationSettings(eps=0.05, batch_size=batch_size))
     assert torch.equal(whole, parts)
+
+
+class Counting(nn.Module):
+    """Gives another answer with another number of images, as kernels do in the last digit."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        upper = x[:, :, :2].mean(dim=(1, 2, 3))
+        return torch.stack([upper, upper + (len(x) % 3 - 1)], dim=1)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 64, 200])
+def test_a_verdict_does_not_depend_on_how_many_images_are_judged_beside_it(batch_size: int) -> None:
+    x, _ = images(4, 70, size=8)
+    found = pm.evaluate(Counting(), (x, torch.zeros(70).long()), ["nat", "pgd-1"], batch_size=batch_size)
+    # Blocks of 64, the last one filled: 64 % 3 - 1 is 0, an even answer, which is right for class 0.
+    assert found["nat"]["accuracy"] == 1.0
+    assert found["pgd-1"]["correct"] == "1" * 70
+
+
+def test_blocks_shrink_where_memory_does_not_allow_them() -> None:
+    room, sizes = Room(4, 4), []
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(x))
+        if len(x) > 20:
+            raise torch.OutOfMemoryError("too many")
+        return x.flatten(1)
+
+    x = torch.rand(21, 1, 2, 2)
+    assert torch.equal(room.logits(model, x), x.flatten(1))
+    assert sizes == [64, 32, 16, 16]
+    assert room.block == 16
+
+
+def test_what_rounding_leaves_outside_the_unit_interval_is_fine() -> None:
+    """A normalisation and back leaves pixels at -3e-8; they are brought back, so that attacks stay in [0, 1]."""
+    data = blobs(20)
+    x, labels = data.test.floats().clone(), data.test.labels
+    whole = pm.evaluate(Halves(), (x.clamp(0, 1), labels), ["nat", "pgd-20"], eps=0.05)
+    x[0, 0, 0, 0], x[1, 0, 0, 0] = -3e-8, 1 + 1.2e-7
+    near = pm.evaluate(Halves(), (x, labels), ["nat", "pgd-20"], eps=0.05)
+    assert near["pgd-20"]["correct"] == whole["pgd-20"]["correct"]
+    for attack in (
+        pm.attack("pgd", eps=0.05, step_size=0.025, num_steps=2),
+        pm.attack("square", eps=0.05, num_queries=3),
+    ):
+        x_adv = attack(Halves(), x, labels).x_adv
+        assert 0 <= float(x_adv.min()) <= float(x_adv.max()) <= 1
+    x[0, 0, 0, 0] = -1e-4
+    with pytest.raises(UsageError, match="clip them"):
+        pm.evaluate(Halves(), (x, labels), ["nat"])
+    with pytest.raises(UsageError, match=r"takes images in \[0, 1\]"):
+        pm.attack("pgd", eps=0.05, step_size=0.025, num_steps=2)(Halves(), x, labels)
+
+
+def test_the_same_protocol_has_the_same_hash_whatever_the_model() -> None:
+    x, labels = images(1, 9, size=8)
+
+    def hashes(seed: int, eps: float = 8 / 255) -> dict[str, str]:
+        found = pm.evaluate(tiny_net(seed), (x, labels), ["nat", "pgd-20", "cw"], eps=eps)
+        return {name: found[name]["protocol_hash"] for name in ("nat", "pgd-20", "cw")}
+
+    first, other, wider = hashes(1), hashes(2), hashes(1, eps=0.1)
+    assert first == other
+    assert len(set(first.values())) == 3
+    assert first["nat"] == wider["nat"]
+    assert first["pgd-20"] != wider["pgd-20"]
+
+
+def test_any_two_passes_that_differ_make_a_model_random() -> None:
+    turns = iter([0.0, 0.9, -0.9, 0.0, 0.0])
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        angle = torch.tensor(next(turns))
+        return torch.stack([angle.cos(), angle.sin()]).repeat(len(x), 1)
+
+    # From the first pass they are 2 sin(0.45) away, from each other 2 sin(0.9).
+    assert output_spread(call, torch.zeros(2, 1, 1, 1)) == pytest.approx(2 * math.sin(0.9), rel=1e-5)
 
 
 def test_the_model_is_judged_in_eval_mode_and_given_back_as_it_was() -> None:

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal, final
 
 import torch
 
+from probmargin.attacks.balls import to_unit
 from probmargin.core.autocast import check_autocast
 from probmargin.core.batch import AttackResult, TraceLevel
 from probmargin.core.errors import UsageError, one_logit
@@ -14,6 +15,7 @@ from probmargin.core.inference import outside_inference_mode, with_gradients
 from probmargin.core.losses import KLDirection, cross_entropy, cw_loss, directed_kl
 from probmargin.core.noise import Noise, fresh_noise
 from probmargin.core.registry import Registry
+from probmargin.core.settings import PIXEL_ROUNDING
 from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -42,6 +44,7 @@ class Attack(ABC):
     ) -> AttackResult:
         """Attack the images; without `noise`, random numbers follow torch's global generator."""
         highest = _check_call(model, x, labels, noise)
+        x = to_unit(x)
         with outside_inference_mode(), frozen(model, self.model_mode) as call:
             source = fresh_noise(len(x), x.device) if noise is None else noise
             known = _with_classes(call, highest)
@@ -93,7 +96,7 @@ def _check_pixels(x: Images) -> None:
     """Refuse images outside [0, 1], and those whose rounding is as coarse as a step."""
     if x.dtype in _HALF:
         raise UsageError(f"images are {x.dtype}, too coarse for an attack's steps: pass x.float()")
-    if not bool(((x >= 0) & (x <= 1)).all()):
+    if not bool(((x >= -PIXEL_ROUNDING) & (x <= 1 + PIXEL_ROUNDING)).all()):
         if not bool(x.isfinite().all()):
             raise UsageError("an attack takes finite images; these hold NaN or infinite values: repair or drop them")
         raise UsageError(

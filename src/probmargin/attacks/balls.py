@@ -34,6 +34,12 @@ def norm_l2(values: torch.Tensor) -> torch.Tensor:
     return norms.view(-1, *[1] * (values.ndim - 1))
 
 
+def to_unit(x: Images) -> Images:
+    """Images whose pixels rounding left a little outside [0, 1], brought back; others as they are."""
+    low, high = torch.aminmax(x.detach()) if x.numel() else (x.new_zeros(()), x.new_ones(()))
+    return x if bool((low >= 0) & (high <= 1)) else x.clamp(0.0, 1.0)
+
+
 def project(x_adv: Images, x: Images, norm: Norm, eps: float) -> Images:
     """Into the ball first, then into [0, 1].
 

@@ -5,6 +5,8 @@ from typing import Literal
 
 from probmargin.core.errors import UsageError
 
+PIXEL_ROUNDING = 1e-6
+"""What arithmetic may leave pixels outside [0, 1] by, as that of a normalisation and back."""
 MOST_SEED = 2**31 - 1
 """What every generator takes."""
 

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import torch
 
 from probmargin.core.errors import UsageError
+from probmargin.core.settings import PIXEL_ROUNDING
 
 Array: TypeAlias = npt.NDArray[Any] | torch.Tensor
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -72,7 +73,7 @@ def check_pixels(pixels: torch.Tensor) -> None:
     if not (np.isfinite(low) and np.isfinite(high)):
         first = int((~torch.isfinite(pixels)).flatten(1).any(1).nonzero()[0])
         raise UsageError(f"images hold NaN or infinite values (first at position {first}): repair or drop them")
-    if low < 0 or high > 1:
+    if low < -PIXEL_ROUNDING or high > 1 + PIXEL_ROUNDING:
         raise UsageError(f"images must be in [0, 1]; found values from {low:.4g} to {high:.4g}: {_fix(low, high)}")
 
 

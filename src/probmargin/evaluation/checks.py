@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Collection, Mapping
+from itertools import combinations
 from types import FrameType
 
 import torch
@@ -83,7 +84,7 @@ def class_count_warning(losses: Collection[str], aimed: bool, num_classes: int) 
 
 
 def output_spread(call: Classifier, x: Images, passes: int = 5) -> float:
-    """The largest distance between an image's logits of length 1 in several passes.
+    """The largest distance between an image's logits of length 1 in any two of several passes.
 
     >>> output_spread(lambda x: x.flatten(1), torch.rand(3, 1, 2, 2))
     0.0
@@ -91,7 +92,7 @@ def output_spread(call: Classifier, x: Images, passes: int = 5) -> float:
     with torch.no_grad():
         outputs = [call(x) for _ in range(passes)]
     rows = [logits / logits.norm(dim=1, keepdim=True).clamp(min=1e-20) for logits in outputs]
-    return max(float((one - rows[0]).norm(dim=1).max()) for one in rows[1:])
+    return max(float((one - other).norm(dim=1).max()) for one, other in combinations(rows, 2))
 
 
 def randomness_warning(call: Classifier, x: Images) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from probmargin.attacks.balls import Norm
+from probmargin.attacks.balls import Norm, to_unit
 from probmargin.core.frozen import frozen
 from probmargin.core.types import Classifier, Images, Labels
 from probmargin.engine.devices import keep_freed_memory
@@ -39,6 +39,7 @@ def opened(
 ) -> Iterator[tuple[Subject, Ready]]:
     """The model with its images, frozen in eval mode while the block runs, in the forms that these stages ask."""
     check_images(x, labels)
+    x = to_unit(x)
     if not x.is_cuda:
         keep_freed_memory()
     with frozen(exact_form(model)[0], "eval") as call:

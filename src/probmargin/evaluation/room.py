@@ -6,8 +6,9 @@ from typing import TypeVar
 
 import torch
 
+from probmargin.attacks.attack import logits_without_gradient
 from probmargin.core.errors import UsageError
-from probmargin.core.types import Classifier, Images
+from probmargin.core.types import Classifier, Images, Logits
 
 T = TypeVar("T")
 
@@ -26,6 +27,8 @@ class Room:
     rows: int
     examples: int
     """How many examples are attacked at once, however few images each of them costs."""
+    block: int = 64
+    """How many images go through the network where a verdict is made, always: kernels differ by this number."""
 
     def __post_init__(self) -> None:
         if self.rows < 1:
@@ -34,6 +37,28 @@ class Room:
     def at_once(self, share: int = 1) -> int:
         """How many examples are attacked at once; each of them costs `share` images."""
         return max(1, min(self.rows // share, self.examples))
+
+    def logits(self, call: Classifier, x: Images) -> Logits:
+        """Without a gradient, in blocks of one size, the last filled with copies of its first image.
+
+        What is said of an image does then not depend on how many are judged beside it; smaller blocks, for good, where
+        memory does not allow them.
+        """
+        found: list[Logits] = []
+        position = 0
+        while position < len(x):
+            part = x[position : position + self.block]
+            filled = torch.cat([part, part[:1].expand(self.block - len(part), *part.shape[1:])])
+            try:
+                found.append(logits_without_gradient(call, filled)[: len(part)])
+            except torch.OutOfMemoryError:
+                if self.block == 1:
+                    raise
+                self.block //= 2
+                torch.cuda.empty_cache()
+                continue
+            position += len(part)
+        return torch.cat(found)
 
     def in_chunks(self, rows: torch.Tensor, work: Callable[[torch.Tensor], T], share: int = 1) -> Iterator[T]:
         """The work's results on consecutive pieces of `rows`; each of them costs `share` images."""

@@ -1,9 +1,11 @@
 """Verdicts into the plain data of evaluation.json."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from probmargin.core.records import canonical_hash
 from probmargin.core.stats import wilson_interval
 from probmargin.core.words import radius
 from probmargin.evaluation.verdicts import Array, EntryVerdicts, Verdicts, seen_by_all, worst_case
@@ -72,7 +74,14 @@ def _entry(verdicts: Verdicts, name: str, entry: EntryVerdicts) -> dict[str, Any
     if len(entry.after) > 1:
         plain["steps"] = {stage: float(flags.mean()) for stage, flags in entry.after.items()}
         plain["seconds_by_step"] = {stage: round(value, 3) for stage, value in entry.seconds.items()}
-    return plain | entry.facts
+    return plain | entry.facts | {"protocol_hash": _protocol_hash(verdicts.facts, name, entry, plain.get("first"))}
+
+
+def _protocol_hash(facts: Mapping[str, Any], name: str, entry: EntryVerdicts, first: int | None) -> str:
+    """What identifies how this number was made, whatever the model: the ball and the attack, setting for setting."""
+    ball = {} if name == "nat" else {key: facts.get(key) for key in ("norm", "eps")}
+    asked = {"protocol": facts.get("protocol"), **ball, "attack": entry.facts.get("attack"), "first": first}
+    return canonical_hash(asked)
 
 
 def _worst_case(verdicts: Verdicts, attacked: list[str]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class DataScale:
     """None, here and below: as the recipe says."""
     lr: float | None = None
     weight_decay: float | None = None
-    batch_size: int = 128
+    batch_size: int | None = None
 
 
 DIGITS_SCALE = DataScale(
@@ -95,7 +95,7 @@ def at_scale(method: Method, scale: DataScale) -> Method:
         scaled,
         lr=scaled.lr if scale.lr is None else scale.lr,
         weight_decay=scaled.weight_decay if scale.weight_decay is None else scale.weight_decay,
-        batch_size=scale.batch_size,
+        batch_size=scaled.batch_size if scale.batch_size is None else scale.batch_size,
         augment=scale.augment,
     )
     return with_settings(scaled, settings)
