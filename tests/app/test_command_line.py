@@ -51,6 +51,9 @@ OPTIONS = {
     "--seed --device --out --help",
     "reproduce": "--trials --seeds --only --data-dir --download --scale --executor --address --gpus-per-run --dry-run "
     "--render --out --keep-records --aa-examples --device --help",
+    "report": "--out --data-dir --images --device --help",
+    "compare": "--format --out --help",
+    "watch": "--every --once --help",
     "inspect": "--top --json --measure-lps --data-dir --device --help",
     "demo": "--out --seed --help",
     "list": "--help",

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from probmargin._version import __version__
 from probmargin.core.errors import UsageError
 
-_JOURNEY = "demo list train watch evaluate merge audit report inspect export import reproduce".split()
+_JOURNEY = "demo list train watch evaluate merge audit report compare inspect export import reproduce".split()
 
 
 class InOrder(TyperGroup):

@@ -22,6 +22,20 @@ def report(
     write_report(ReportRequest(runs=tuple(runs), out=out, data_dir=data_dir, device=device, images=images), show)
 
 
+@app.command(short_help="Make a table of runs, averaged over seeds.")
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(help="folders of judged runs; the first's recipe is what others are compared with")
+    ],
+    form: Annotated[str, typer.Option("--format", help="md, tex, csv or comparisons.csv")] = "md",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="a file, whose suffix is the format")] = None,
+) -> None:
+    """Make a table of runs: a row a recipe, averaged over seeds, with paired tests."""
+    from probmargin.experiments.comparison import CompareRequest, compare_runs
+
+    compare_runs(CompareRequest(runs=tuple(runs), format=form, out=out), show)
+
+
 @app.command()
 def watch(
     run: Annotated[Path, typer.Argument(help="folder of a run")],

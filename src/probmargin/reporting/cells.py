@@ -47,6 +47,13 @@ def deviation(record: Record) -> str | None:
     return None
 
 
+def _departure(record: Record) -> str | None:
+    """How a run departs from what every row of the paper's tables is trained like; None where it does not."""
+    if record.get("validation") or record.get("label_noise"):
+        return "it was trained with held-out images or wrong labels"
+    return deviation(record)
+
+
 def _processes(record: Record) -> tuple[int, bool]:
     """How many processes trained a run, and whether they shared their batch norm."""
     processes = int(record.get("processes") or 1)
@@ -100,9 +107,8 @@ class RowRecords:
         _, mark, number = str(record.get("id")).rpartition("-s")
         if mark and number.isdecimal() and int(number) != record.get("seed"):
             return f"its seed is {record.get('seed')}, but its id says {number}"
-        if record.get("validation") or record.get("label_noise"):
-            return "it was trained with held-out images or wrong labels"
-        return deviation(record) or (None if is_finished(record) else "training is not finished")
+        departs = None if table.is_own else _departure(record)
+        return departs or (None if is_finished(record) else "training is not finished")
 
     def _disagreement(self, record: Record) -> str | None:
         for seed, other in self.by_seed.items():

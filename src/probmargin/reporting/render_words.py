@@ -102,7 +102,7 @@ def _meaning(column: ColumnSpec) -> str:
     if column.is_part:
         return f"{column.label} = the same verdicts, those of the first {column.first:,} test images"
     name = "no attack" if column.attack == "nat" else attack_name(column.attack)
-    return f"{column.label} = {name}"
+    return column.label if name == column.label else f"{column.label} = {name}"
 
 
 def legend(table: Table) -> list[str]:

@@ -127,6 +127,8 @@ class TableSpec:
     claims: tuple[Claim, ...] = ()
     trials: int = 1
     """The first so many seeds count."""
+    is_own: bool = False
+    """Are its rows a user's own trainings, whatever they are, and not the paper's recipes, from which none departs?"""
     source: str = ""
     """Of the published numbers."""
     remark: str = ""

@@ -1,0 +1,125 @@
+"""Runs of one's own as a table: rows by recipe, seeds averaged, differences over the same images."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from table_records import record
+
+from probmargin.core.errors import UsageError
+from probmargin.experiments.comparison import CompareRequest, compare_runs, table_of
+from probmargin.methods.resolve import resolve
+
+
+def run(
+    folder: Path, method: str = "at", seed: int = 1, settings: dict[str, Any] | None = None, **changes: Any
+) -> Path:
+    """A run's folder that holds what a comparison reads."""
+    recipe = resolve(method, data="digits", settings=settings).plain()
+    made = record("at", seed=seed, **{"recipe": recipe, "data": "digits", "model": "small-cnn", **changes})
+    made["id"] = folder.name
+    folder.mkdir(parents=True)
+    for name, content in (("record.json", made), ("recipe.json", recipe)):
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def aa(eps: float, text: str, total: int = 4, seed: int = 0) -> dict[str, Any]:
+    entry = {"robust_accuracy": 0.5, "correct": text, "attack": {"name": "aa", "eps": eps}}
+    return {"eps": eps, "aa": entry, "test_images": total, "seed": seed}
+
+
+def test_seeds_of_a_recipe_are_a_row_and_each_row_is_compared_with_the_first(tmp_path: Path) -> None:
+    runs = [
+        *(run(tmp_path / f"a{seed}", seed=seed, aa=text) for seed, text in ((1, "1000"), (2, "1100"), (3, "1000"))),
+        *(run(tmp_path / f"b{seed}", "mail-at", seed, aa=text) for seed, text in ((3, "1111"), (1, "1110"))),
+    ]
+    table = table_of(runs, "probmargin compare ...")
+    assert [line.row.id for line in table.lines] == ["at", "mail-at"]
+    first, second = table.lines
+    assert (first.trials, second.trials) == (3, 2)
+    cell = first.cell("AutoAttack")
+    assert cell is not None
+    assert cell.mean == pytest.approx(100 / 3)
+    assert cell.std == pytest.approx(14.434, abs=1e-3)
+    (found,) = (one for one in table.comparisons if one.column.title == "AutoAttack")
+    assert found.contrast.title == "mail-at - at"
+    assert found.seeds == (1, 3), "those that both have"
+    assert found.seed_differences == (50.0, 75.0)
+    assert table.missing == ["`mail-at`: 2 of 3 trials"]
+    assert not table.remarks
+
+
+def test_what_else_a_training_was_makes_another_row(tmp_path: Path) -> None:
+    runs = [
+        run(tmp_path / "clean"),
+        run(tmp_path / "noisy", label_noise="symmetric:0.2"),
+        run(tmp_path / "wide", model="resnet18"),
+        run(tmp_path / "own", settings={"weight": "sigmoid", "margin": "mm_adv"}, method="mail-at"),
+    ]
+    table = table_of(runs, "")
+    assert [line.row.id for line in table.lines] == ["at (clean)", "at (noisy)", "at (wide)", "mail-at"]
+    assert all(line.trials == 1 for line in table.lines)
+    assert table.spec.model == "small-cnn and resnet18"
+    assert len(table.comparisons) == 6
+
+
+def test_what_does_not_count_is_said(tmp_path: Path) -> None:
+    runs = [
+        run(tmp_path / "a", seed=1),
+        run(tmp_path / "again", seed=1, evaluation={"weights": "other"}),
+        run(tmp_path / "half", seed=2),
+        run(tmp_path / "other", "mail-at", evaluation={"aa": {}}),
+    ]
+    (tmp_path / "half" / "record.json").write_text(
+        (tmp_path / "half" / "record.json").read_text(encoding="utf-8").replace('"train_seconds": 1.0, ', ""),
+        encoding="utf-8",
+    )
+    said: list[str] = []
+    table = compare_runs(CompareRequest(runs=tuple(runs), out=tmp_path / "t.md"), said.append)
+    assert [line.trials for line in table.lines] == [1, 1]
+    assert "`at`: record again refused: seed 1 is already there as a" in said
+    assert any(line.startswith("`at`: record half refused: ") and "finished" in line for line in said)
+    assert "`mail-at` AutoAttack: other: aa was not evaluated under protocol standard" in said
+    assert said[-1] == f"2 rows of 4 runs: {tmp_path / 't.md'}"
+    assert "| `at` | 1 | 75.00" in (tmp_path / "t.md").read_text(encoding="utf-8")
+
+
+def test_numbers_at_other_radii_and_of_fewer_images_are_no_one_column(tmp_path: Path) -> None:
+    runs = [
+        run(tmp_path / "a", evaluation=aa(0.1, "10")),
+        run(tmp_path / "b", "mail-at", evaluation=aa(0.1, "1100")),
+        run(tmp_path / "c", "trades", evaluation=aa(0.2, "1000")),
+    ]
+    table = table_of(runs, "")
+    labels = [column.label for column in table.spec.columns]
+    assert labels == ["clean", "AutoAttack Linf 0.1 (first 2)", "AutoAttack Linf 0.2"]
+    cell = table.lines[1].cell("AutoAttack Linf 0.1")
+    assert cell is not None
+    assert (cell.mean, cell.num_examples) == (100.0, 2), "the images that all of them looked at"
+    assert [one.column.title for one in table.comparisons if one.contrast.rows == ("mail-at", "at")] == [
+        "clean",
+        "AutoAttack Linf 0.1",
+    ]
+
+
+def test_what_cannot_be_compared_gets_one_line(tmp_path: Path) -> None:
+    first = run(tmp_path / "a")
+    other = run(tmp_path / "b", data="cifar10")
+    with pytest.raises(UsageError, match="the runs are on digits and cifar10: give those on one"):
+        table_of([first, other], "")
+    bare = run(tmp_path / "c", evaluation={"nat": {}, "aa": {}})
+    with pytest.raises(UsageError, match=f"none of these runs has been judged: run probmargin evaluate {bare}"):
+        table_of([bare], "")
+    with pytest.raises(UsageError, match=r"unknown format 'doc': choose one of md, tex, csv, comparisons\.csv"):
+        CompareRequest(runs=(first,), format="doc")
+    with pytest.raises(UsageError, match=r"does not say a format: give one of \.md, "):
+        compare_runs(CompareRequest(runs=(first,), out=tmp_path / "t.doc"), print)
+
+
+def test_a_file_is_of_the_format_its_name_says(tmp_path: Path) -> None:
+    runs = (run(tmp_path / "a"), run(tmp_path / "b", "mail-at"))
+    for name, start in (("t.tex", "% needs"), ("t.csv", "table,row,"), ("t.comparisons.csv", "table,difference,")):
+        compare_runs(CompareRequest(runs=runs, out=tmp_path / name), lambda _: None)
+        assert (tmp_path / name).read_text(encoding="utf-8").startswith(start)
