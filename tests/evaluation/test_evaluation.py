@@ -64,14 +64,14 @@ class Counting(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         upper = x[:, :, :2].mean(dim=(1, 2, 3))
-        return torch.stack([upper, upper + (len(x) % 3 - 1)], dim=1)
+        return torch.stack([upper, upper + (-1 if len(x) == 64 else 1)], dim=1)
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 64, 200])
 def test_a_verdict_does_not_depend_on_how_many_images_are_judged_beside_it(batch_size: int) -> None:
     x, _ = images(4, 70, size=8)
     found = pm.evaluate(Counting(), (x, torch.zeros(70).long()), ["nat", "pgd-1"], batch_size=batch_size)
-    # Blocks of 64, the last one filled: 64 % 3 - 1 is 0, an even answer, which is right for class 0.
+    # Blocks of 64, the last one filled, and so always class 0.
     assert found["nat"]["accuracy"] == 1.0
     assert found["pgd-1"]["correct"] == "1" * 70
 
