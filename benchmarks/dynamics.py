@@ -26,7 +26,8 @@ from benchmarks.training import fast_steps, synthetic
 from probmargin.data.digits import load_digits
 from probmargin.engine.devices import pick_device
 from probmargin.engine.environment import commit, hardware, versions
-from probmargin.training.examples import ROWS, Dynamics
+from probmargin.reporting.dynamics import ROWS
+from probmargin.training.examples import Dynamics
 
 KINDS: dict[str, dict[str, bool]] = {
     "bare": {"notes_examples": False},
@@ -93,7 +94,7 @@ def seconds_of_writing(count: int) -> tuple[float, float]:
         dynamics = Dynamics(Path(folder) / "dynamics.npz", torch.arange(count))
         began = time.perf_counter()
         for epoch in range(WRITTEN_EPOCHS):
-            dynamics.add(epoch, values, has_lps=True)
+            dynamics.add(epoch, values)
         added = (time.perf_counter() - began) / WRITTEN_EPOCHS
         began = time.perf_counter()
         dynamics.write()
