@@ -62,7 +62,7 @@ def kinds_of(
 
 def block(step: Callable[[], None], count: int, device: torch.device) -> float:
     """Seconds of one step, over a few."""
-    wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
+    wait: Callable[[], None] = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     wait()
     began = clock()

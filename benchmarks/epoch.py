@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> None:
         precision = run.record["precision"]
     forecaster, shape = Forecaster(), shape_of(task.data, lambda: data)
     forecaster.known[task.data, task.model] = shape, clock.seconds / shape[0] / training_passes(recipe)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for entry in planned:
         found = forecaster.run(entry)
         rows.append({"row": entry.row, "hours_training": found.training / 3600, "hours_judging": found.judging / 3600})

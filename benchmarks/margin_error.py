@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -38,8 +39,8 @@ def rounding(bits: int) -> Iterator[None]:
     """Convolutions round images and weights inside this block."""
     real = F.conv2d
 
-    def conv(x: torch.Tensor, weight: torch.Tensor, *rest: object) -> torch.Tensor:
-        return real(rounded(x, bits), rounded(weight, bits), *rest)  # type: ignore[arg-type]
+    def conv(x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> torch.Tensor:
+        return real(rounded(x, bits), rounded(weight, bits), *rest)
 
     with patch.object(F, "conv2d", conv):
         yield

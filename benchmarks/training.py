@@ -43,7 +43,7 @@ def synthetic(count: int, side: int, channels: int, device: torch.device) -> Any
 
 def rate(step: Callable[[], None], batch_size: int, seconds: float, device: torch.device) -> float:
     """Images a second, after one step that is not counted."""
-    wait = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
+    wait: Callable[[], None] = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     step()
     wait()
