@@ -84,9 +84,16 @@ def reproduced(results: Path) -> str:
 
 def verdicts(results: Path) -> str:
     """How many claims hold, and how many still do with intervals as wide as so many comparisons ask for."""
-    found = [one for table in _paper_tables(results) for one in table.claims]
+    tables = _paper_tables(results)
+    found = [one for table in tables for one in table.claims]
     counts = Counter(one.verdict for one in found)
-    compared = len({(one.contrast, one.column.title) for claim in found for one in claim.comparisons})
+    behind = {
+        (table.spec.data, table.spec.model, one.contrast, one.column.title)
+        for table in tables
+        for claim in table.claims
+        for one in claim.comparisons
+    }
+    compared = len(behind)
     strict = Counter(_widened(one, compared).verdict for one in found)
     return (
         f"Of {len(found)} claims of the paper {counts['holds']} hold, {counts['does not hold']} do not, "

@@ -274,6 +274,15 @@ def test_a_command_without_several_files_names_them_together(program: Program) -
             "thawed.py: margin 'mine' is no frozen dataclass, and may not keep a state of its own; write @data",
         ),
         (
+            "heir.py",
+            MINE
+            + MINE[MINE.index("@MARGINS") :]
+            .replace('"mine"', '"heir"')
+            .replace(DATACLASS, "")
+            .replace("Mine(Margin)", "Heir(Mine)"),
+            "heir.py: margin 'heir' is no dataclass; write @dataclass(frozen",
+        ),
+        (
             "alone.py",
             MINE.replace("(Margin)", ""),
             "alone.py: margin 'mine' is no Margin; write class Mine(Margin), with Margin from probmargin.margins",
@@ -527,8 +536,24 @@ def test_fields_of_another_formula_are_not_those_of_ones_own(program: Program) -
     weight: Any = resolve("mail-at", settings={"weight": "line"}).weight
     assert weight.slope == 0.5
     assert resolve("mail-at", settings={"weight": "hinge"}).weight.slope == 10.0  # type: ignore[attr-defined]
+    for order in (("weight", "weight.slope"), ("weight.slope", "weight")):
+        asked = {"weight": "line", "weight.slope": 3}
+        weight = resolve("mail-at", settings={key: asked[key] for key in order}).weight
+        assert weight.slope == 3.0, "in whatever order it was asked for"
+    again: Any = resolve(resolve("mail-at", settings=asked), settings={"weight": "line"}).weight
+    assert again.slope == 3.0, "the same component stays as it is"
     attack: Any = resolve("mail-at", data="digits", settings={"attack": "shift"}).attack
     assert attack.eps == 0.15
+
+
+def test_a_field_without_a_default_may_be_given_beside_its_component(program: Program) -> None:
+    """As the package's own components have them."""
+    write("lab.py", MOVING.replace("slope: float = 0.5", "slope: float\n    share: float"))
+    load_plugin("lab.py")
+    asked = {"weight": "line", "weight.slope": "3", "weight.share": "0.5"}
+    weight: Any = resolve("mail-at", settings=asked).weight
+    assert (weight.slope, weight.share) == (3.0, 0.5)
+    assert resolve("at", settings=asked).weight == weight
 
 
 def test_the_loss_of_ones_own_loop_follows_a_schedule(program: Program) -> None:

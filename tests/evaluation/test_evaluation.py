@@ -67,8 +67,8 @@ class Counting(nn.Module):
         return torch.stack([upper, upper + (-1 if len(x) == 64 else 1)], dim=1)
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 64, 200])
-def test_a_verdict_does_not_depend_on_how_many_images_are_judged_beside_it(batch_size: int) -> None:
+@pytest.mark.parametrize("batch_size", [64, 65, 200, None])
+def test_a_verdict_does_not_depend_on_how_many_images_are_judged_beside_it(batch_size: int | None) -> None:
     x, _ = images(4, 70, size=8)
     found = pm.evaluate(Counting(), (x, torch.zeros(70).long()), ["nat", "pgd-1"], batch_size=batch_size)
     # Blocks of 64, the last one filled, and so always class 0.
@@ -77,7 +77,8 @@ def test_a_verdict_does_not_depend_on_how_many_images_are_judged_beside_it(batch
 
 
 def test_blocks_shrink_where_memory_does_not_allow_them() -> None:
-    room, sizes = Room(4, 4), []
+    assert Room(4, 4).block == 4, "a batch size caps memory"
+    room, sizes = Room(200, 200), []
 
     def model(x: torch.Tensor) -> torch.Tensor:
         sizes.append(len(x))
@@ -120,6 +121,9 @@ def test_the_same_protocol_has_the_same_hash_whatever_the_model() -> None:
         return {name: found[name]["protocol_hash"] for name in ("nat", "pgd-20", "cw")}
 
     first, other, wider = hashes(1), hashes(2), hashes(1, eps=0.1)
+    fewer = pm.evaluate(tiny_net(1), (x[:5], labels[:5]), ["pgd-20"], eps=8 / 255)["pgd-20"]["protocol_hash"]
+    seeded = pm.evaluate(tiny_net(1), (x, labels), ["pgd-20"], eps=8 / 255, seed=5)["pgd-20"]["protocol_hash"]
+    assert len({first["pgd-20"], fewer, seeded}) == 3
     assert first == other
     assert len(set(first.values())) == 3
     assert first["nat"] == wider["nat"]

@@ -11,13 +11,19 @@ from probmargin.core.errors import UsageError
 from probmargin.experiments.comparison import CompareRequest, compare_runs, table_of
 from probmargin.methods.resolve import resolve
 
+PLACE: dict[str, Any] = {
+    "data": "digits",
+    "model": "small-cnn",
+    "model_settings": {"num_classes": 10, "in_channels": 1},
+}
+
 
 def run(
     folder: Path, method: str = "at", seed: int = 1, settings: dict[str, Any] | None = None, **changes: Any
 ) -> Path:
     """A run's folder that holds what a comparison reads."""
     recipe = resolve(method, data="digits", settings=settings).plain()
-    made = record("at", seed=seed, **{"recipe": recipe, "data": "digits", "model": "small-cnn", **changes})
+    made = record("at", seed=seed, **{**PLACE, "recipe": recipe, **changes})
     made["id"] = folder.name
     folder.mkdir(parents=True)
     for name, content in (("record.json", made), ("recipe.json", recipe)):
@@ -58,11 +64,49 @@ def test_what_else_a_training_was_makes_another_row(tmp_path: Path) -> None:
         run(tmp_path / "wide", model="resnet18"),
         run(tmp_path / "own", settings={"weight": "sigmoid", "margin": "mm_adv"}, method="mail-at"),
     ]
+    normalised = {**PLACE["model_settings"], "mean_std": [[0.5], [0.5]]}
+    runs += [
+        run(tmp_path / "normal", model_settings=normalised),
+        run(tmp_path / "tuned", checkpoint="abc"),
+        run(
+            tmp_path / "fork", forked_from={"run": "x", "id": "x", "epoch": 1, "recipe_hash": "y", "checkpoint": "abc"}
+        ),
+    ]
     table = table_of(runs, "")
-    assert [line.row.id for line in table.lines] == ["at (clean)", "at (noisy)", "at (wide)", "mail-at"]
+    others = ["at (normal)", "at (tuned)", "at (fork)"]
+    assert [line.row.id for line in table.lines] == ["at (clean)", "at (noisy)", "at (wide)", "mail-at", *others]
     assert all(line.trials == 1 for line in table.lines)
     assert table.spec.model == "small-cnn and resnet18"
-    assert len(table.comparisons) == 6
+    assert len(table.comparisons) == 12
+
+
+def test_rows_of_one_name_keep_their_own_numbers(tmp_path: Path) -> None:
+    one, other = (
+        run(tmp_path / "x" / "mail", aa="1111"),
+        run(tmp_path / "y" / "mail", label_noise="pair:0.2", aa="0000"),
+    )
+    table = table_of([one, other], "")
+    assert [line.row.id for line in table.lines] == [f"at ({one})", f"at ({other})"]
+    cells = [line.cell("AutoAttack") for line in table.lines]
+    assert [cell.mean if cell else None for cell in cells] == [100.0, 0.0]
+    twin = run(tmp_path / "z" / "mail-s7")
+    assert table_of([one, twin], "").remarks == [f"`at`: record {twin} refused: seed 1 is already there as {one}"]
+    assert table_of([twin], "").lines[0].trials == 1, "a folder is called what its owner likes"
+
+
+def test_older_looks_at_fewer_images_or_by_another_seed_cut_nothing(tmp_path: Path) -> None:
+    first, second = (
+        run(tmp_path / "a", evaluation=aa(0.1, "1100")),
+        run(tmp_path / "b", "mail-at", evaluation=aa(0.1, "1110")),
+    )
+    record_file = first / "record.json"
+    known = json.loads(record_file.read_text(encoding="utf-8"))
+    known["evaluations"] = {
+        "earlier": {**known["evaluation"], **aa(0.1, "11")},
+        "other seed": {**known["evaluation"], **aa(0.1, "1", seed=5)},
+    }
+    record_file.write_text(json.dumps(known), encoding="utf-8")
+    assert [column.label for column in table_of([first, second], "").spec.columns] == ["clean", "AutoAttack"]
 
 
 def test_what_does_not_count_is_said(tmp_path: Path) -> None:
@@ -79,9 +123,9 @@ def test_what_does_not_count_is_said(tmp_path: Path) -> None:
     said: list[str] = []
     table = compare_runs(CompareRequest(runs=tuple(runs), out=tmp_path / "t.md"), said.append)
     assert [line.trials for line in table.lines] == [1, 1]
-    assert "`at`: record again refused: seed 1 is already there as a" in said
-    assert any(line.startswith("`at`: record half refused: ") and "finished" in line for line in said)
-    assert "`mail-at` AutoAttack: other: aa was not evaluated under protocol standard" in said
+    assert f"`at`: record {tmp_path / 'again'} refused: seed 1 is already there as {tmp_path / 'a'}" in said
+    assert any(line.startswith(f"`at`: record {tmp_path / 'half'} refused: ") and "finished" in line for line in said)
+    assert f"`mail-at` AutoAttack: {tmp_path / 'other'}: aa was not evaluated under protocol standard" in said
     assert said[-1] == f"2 rows of 4 runs: {tmp_path / 't.md'}"
     assert "| `at` | 1 | 75.00" in (tmp_path / "t.md").read_text(encoding="utf-8")
 
@@ -112,14 +156,23 @@ def test_what_cannot_be_compared_gets_one_line(tmp_path: Path) -> None:
     bare = run(tmp_path / "c", evaluation={"nat": {}, "aa": {}})
     with pytest.raises(UsageError, match=f"none of these runs has been judged: run probmargin evaluate {bare}"):
         table_of([bare], "")
-    with pytest.raises(UsageError, match=r"unknown format 'doc': choose one of md, tex, csv, comparisons\.csv"):
+    with pytest.raises(UsageError, match=r"unknown format 'doc': choose md, tex, csv or comparisons\.csv"):
         CompareRequest(runs=(first,), format="doc")
-    with pytest.raises(UsageError, match=r"does not say a format: give one of \.md, "):
+    with pytest.raises(UsageError, match=r"does not say a format: give \.md, "):
         compare_runs(CompareRequest(runs=(first,), out=tmp_path / "t.doc"), print)
+    with pytest.raises(UsageError, match="ask for two formats: give one of them"):
+        CompareRequest(runs=(first,), out=tmp_path / "t.tex", format="csv")
+    (tmp_path / "thesis.md").write_text("# Mine\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="is there already and is no such table"):
+        CompareRequest(runs=(first,), out=tmp_path / "thesis.md")
+    given = run(tmp_path / "d", evaluation={"nat": {}, "aa": {}}, model_settings=None)
+    with pytest.raises(UsageError, match="give some whose model has a name"):
+        table_of([given], "")
 
 
 def test_a_file_is_of_the_format_its_name_says(tmp_path: Path) -> None:
     runs = (run(tmp_path / "a"), run(tmp_path / "b", "mail-at"))
     for name, start in (("t.tex", "% needs"), ("t.csv", "table,row,"), ("t.comparisons.csv", "table,difference,")):
-        compare_runs(CompareRequest(runs=runs, out=tmp_path / name), lambda _: None)
+        for _ in range(2):  # a table of ours may be made anew
+            compare_runs(CompareRequest(runs=runs, out=tmp_path / name), lambda _: None)
         assert (tmp_path / name).read_text(encoding="utf-8").startswith(start)

@@ -108,6 +108,10 @@ def test_where_the_recipes_own_margin_and_the_probabilistic_one_disagree() -> No
     last = summarise(history(recipe_margin=own, margin_names=names), KNOWN, burn_in=1, top=1)["recipe_margin"]
     # A phase has brought another measure: the mean of both would be neither. The last epoch alone: -4, 5, -1, -3.
     assert (last["name"], last["quantiles"][2]) == ("own", -2.0)
+    ended = (*names[:3], "pm_adv")
+    own[3] = NOTHING
+    found = summarise(history(recipe_margin=own, margin_names=ended), KNOWN, burn_in=1)
+    assert found["recipe_margin"] is None, "it ends with the probabilistic margin, which has a row of its own"
     assert summarise(history(), KNOWN)["recipe_margin"] is None
     assert summarise(history(recipe_margin=[NOTHING] * 4), KNOWN)["recipe_margin"] is None
 

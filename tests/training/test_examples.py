@@ -20,9 +20,10 @@ from probmargin.margins.mm_adv import MMAdv
 from probmargin.methods.resolve import named, resolve
 from probmargin.reporting.dynamics import ROWS, lps_summary, read_history
 from probmargin.runs.run import open_run
-from probmargin.training.examples import Dynamics, empty_examples, note_examples
+from probmargin.training.examples import Dynamics, empty_examples, note_examples, unknown_rows
 from probmargin.training.network import Network
 from probmargin.training.step import Batch, train_step
+from probmargin.weights.uniform import Uniform
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -98,6 +99,12 @@ def test_the_margin_that_a_recipe_weighs_by_is_kept_where_it_is_another(undistur
 @pytest.mark.parametrize("name", ["at", "mail-at", "gairat"])
 def test_what_other_rows_hold_is_not_kept_twice(undisturbed: Fit, name: str) -> None:
     assert "recipe_margin" not in read(undisturbed(recipe(name), dynamics=True)[1])
+
+
+def test_a_margin_that_nothing_is_weighed_by_is_not_kept() -> None:
+    idle = recipe("mail-at", margin=MMAdv(), weight=Uniform())
+    assert unknown_rows(idle.at(5)) == ("recipe_margin",)
+    assert unknown_rows(recipe("mail-at", margin=MMAdv()).at(5)) == ()
 
 
 def test_a_state_within_an_epoch_that_knows_fewer_rows_is_gone_on_from(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def compare(
     runs: Annotated[
         list[Path], typer.Argument(help="folders of judged runs; the first's recipe is what others are compared with")
     ],
-    form: Annotated[str, typer.Option("--format", help="md, tex, csv or comparisons.csv")] = "md",
+    form: Annotated[str | None, typer.Option("--format", help="md, tex, csv or comparisons.csv")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="a file, whose suffix is the format")] = None,
 ) -> None:
     """Make a table of runs: a row a recipe, averaged over seeds, with paired tests."""

@@ -1,7 +1,7 @@
 """How many images go through a network at once."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
@@ -16,6 +16,7 @@ _CPU_NUMBERS = 2**20
 """Pixel values that go through a network at once on a CPU."""
 _CPU_EXAMPLES, _CUDA_EXAMPLES = 512, 1000
 """Examples that are attacked at once: more of them take memory and bring little speed."""
+_BLOCK = 64
 _LEAST_ROWS, _MOST_ROWS = 16, 4096
 _PROBE_ROWS = 32
 
@@ -27,12 +28,13 @@ class Room:
     rows: int
     examples: int
     """How many examples are attacked at once, however few images each of them costs."""
-    block: int = 64
-    """How many images go through the network where a verdict is made, always: kernels differ by this number."""
+    block: int = field(init=False)
+    """How many images go through the network where a verdict is made: always as many, since kernels differ by it."""
 
     def __post_init__(self) -> None:
         if self.rows < 1:
             raise UsageError(f"batch_size must be 1 or more, not {self.rows}")
+        self.block = min(_BLOCK, self.rows)
 
     def at_once(self, share: int = 1) -> int:
         """How many examples are attacked at once; each of them costs `share` images."""

@@ -78,9 +78,10 @@ def _entry(verdicts: Verdicts, name: str, entry: EntryVerdicts) -> dict[str, Any
 
 
 def _protocol_hash(facts: Mapping[str, Any], name: str, entry: EntryVerdicts, first: int | None) -> str:
-    """What identifies how this number was made, whatever the model: the ball and the attack, setting for setting."""
-    ball = {} if name == "nat" else {key: facts.get(key) for key in ("norm", "eps")}
-    asked = {"protocol": facts.get("protocol"), **ball, "attack": entry.facts.get("attack"), "first": first}
+    """What identifies how this number was made, whatever the model: images, ball, seed and attack in all settings."""
+    asked = {"attack": entry.facts.get("attack"), "images": len(entry.ids), "first": first}
+    if name != "nat":
+        asked |= {key: facts.get(key) for key in ("protocol", "norm", "eps", "seed", "search")}
     return canonical_hash(asked)
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from probmargin.core.errors import UsageError
 from probmargin.core.records import canonical_hash
-from probmargin.core.shell import typed
+from probmargin.core.shell import judging, typed
 from probmargin.core.speech import Say
 from probmargin.core.words import counted, radius
-from probmargin.engine.files import check_file, write_text
+from probmargin.engine.files import check_replaces, write_text
 from probmargin.methods.plain import completed
-from probmargin.reporting.cells import Record, evaluations
+from probmargin.reporting.cells import Record, deviation, evaluations
 from probmargin.reporting.page.missing import attacks
 from probmargin.reporting.page.words import attack_name
 from probmargin.reporting.render import FORMATS
@@ -21,7 +21,7 @@ from probmargin.reporting.tables import Table, build_table
 from probmargin.runs.run import open_run
 
 _FORMATS = {name: draw for name, draw in FORMATS.items() if name != "claims.csv"}
-_FACTS = ("model", "label_noise", "validation", "checkpoint_file", "precision")
+_FACTS = ("model", "label_noise", "validation", "checkpoint", "precision")
 """What tells two trainings by one recipe apart, beside the seed."""
 
 
@@ -30,30 +30,38 @@ class CompareRequest:
     """Which runs, and how the table is written."""
 
     runs: tuple[Path, ...]
-    format: str = "md"
+    format: str | None = None
     out: Path | None = None
     """By its suffix it says the format."""
 
     def __post_init__(self) -> None:
-        if self.format not in _FORMATS:
-            raise UsageError(f"unknown format {self.format!r}: choose one of {', '.join(_FORMATS)}")
+        if self.format is not None and self.format not in _FORMATS:
+            raise UsageError(f"unknown format {self.format!r}: choose md, tex, csv or comparisons.csv")
         if self.out is not None:
-            check_file(self.out, "-o")
+            check_replaces(self.out, "-o", "such table", _is_table)
+            if self.format not in (None, self.chosen):
+                raise UsageError(f"--format {self.format} and -o {self.out} ask for two formats: give one of them")
 
     @property
     def chosen(self) -> str:
         """The format; of a file its longest suffix that is one."""
         if self.out is None:
-            return self.format
+            return self.format or "md"
         fitting = [suffix for suffix in _FORMATS if self.out.name.endswith(f".{suffix}")]
         if not fitting:
-            raise UsageError(f"-o {self.out} does not say a format: give one of .{', .'.join(_FORMATS)}")
+            raise UsageError(f"-o {self.out} does not say a format: give .md, .tex, .csv or .comparisons.csv")
         return max(fitting, key=len)
 
     @property
     def command(self) -> str:
         """What makes it."""
         return typed("probmargin", "compare", *self.runs)
+
+
+def _is_table(path: Path) -> bool:
+    """Does a file begin as one that this command wrote?"""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.readline().startswith(("## compare", r"% needs \usepackage", "table,"))
 
 
 def compare_runs(request: CompareRequest, say: Say) -> Table:
@@ -97,8 +105,9 @@ def table_of(runs: Sequence[Path], command: str) -> Table:
         is_own=True,
     )
     if not spec.columns:
+        how = judging(records[0][0], "evaluate", runs[0])
         raise UsageError(
-            f"none of these runs has been judged: run probmargin evaluate {typed(runs[0])}, and so the others"
+            f"none of these runs has been judged: {f'run {how}' if how else 'give some whose model has a name'}"
         )
     return build_table(spec, [{**record, "model": models} for record, _ in records])
 
@@ -107,8 +116,11 @@ def _row_record(path: Path) -> tuple[dict[str, Any], Path]:
     """A run's record, whose recipe also holds what else its training was, so that a row is one way of training."""
     record = open_run(path).record
     trained = {key: record[key] for key in _FACTS if record.get(key)}
+    origin = (record.get("forked_from") or {}).get("checkpoint")
+    trained |= {"began_with": origin} if origin else {}
+    trained |= {"departs": departs} if (departs := deviation(record)) else {}
     recipe = {**completed(record["recipe"]), "trained": trained}
-    return {**record, "recipe": recipe, "recipe_hash": canonical_hash(recipe)}, path
+    return {**record, "id": str(path), "recipe": recipe, "recipe_hash": canonical_hash(recipe)}, path
 
 
 def _names(records: Sequence[tuple[Record, Path]]) -> dict[str, str]:
@@ -117,19 +129,28 @@ def _names(records: Sequence[tuple[Record, Path]]) -> dict[str, str]:
     for record, path in records:
         firsts.setdefault(record["recipe_hash"], (record, path))
     methods = {key: str(record.get("method") or record["recipe"]["method"]) for key, (record, _) in firsts.items()}
-    shared = {name for name in methods.values() if list(methods.values()).count(name) > 1}
-    return {key: f"{name} ({firsts[key][1].name})" if name in shared else name for key, name in methods.items()}
+    names = methods
+    for told in (lambda path: path.name, str):
+        longer = {key: f"{name} ({told(firsts[key][1])})" for key, name in methods.items()}
+        shared = {name for name in names.values() if list(names.values()).count(name) > 1}
+        names = {key: longer[key] if name in shared else name for key, name in names.items()}
+    return names
 
 
 def _columns(records: Sequence[Record]) -> tuple[ColumnSpec, ...]:
     """Every attack that a run was judged by, at every radius; on as many images as all of them looked at."""
     found: dict[tuple[str, str, str, float], list[Mapping[str, Any]]] = {}
     for record in records:
-        for evaluation in evaluations(record):
-            for name in attacks(dict(evaluation)):
-                if "correct" in evaluation[name] and {"norm", "eps"} <= evaluation.keys():
-                    key = (name, str(evaluation.get("protocol")), str(evaluation["norm"]), float(evaluation["eps"]))
-                    found.setdefault(key, []).append(evaluation)
+        longest: dict[tuple[str, str, str, float], Mapping[str, Any]] = {}
+        # By another seed's noise nothing is compared.
+        for evaluation in (one for one in evaluations(record) if not one.get("seed") and {"norm", "eps"} <= one.keys()):
+            for name in (one for one in attacks(dict(evaluation)) if "correct" in evaluation[one]):
+                key = (name, str(evaluation.get("protocol")), str(evaluation["norm"]), float(evaluation["eps"]))
+                known = longest.get(key)
+                if known is None or len(known[name]["correct"]) < len(evaluation[name]["correct"]):
+                    longest[key] = evaluation
+        for key, evaluation in longest.items():
+            found.setdefault(key, []).append(evaluation)
     # Clean images are the same in every ball: the numbers that most runs share stand for them.
     clean = sorted((key for key in found if key[0] == "nat"), key=lambda key: -len(found[key]))
     for key in clean[1:]:

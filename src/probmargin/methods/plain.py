@@ -106,8 +106,9 @@ def changed(method: Method, settings: Mapping[str, Any]) -> Method:
     """What `with_settings` gives, whatever the radius: recipes of runs are read so."""
     plain = method.plain()
     is_tied = method.burn_in_epochs in method.lr_milestones[:1]
-    for path, value in settings.items():
-        _change(plain, path, value.tolist() if hasattr(value, "tolist") else value)
+    # Components before their fields, in whatever order they were asked for.
+    for path, value in sorted(settings.items(), key=lambda item: "." in item[0].removesuffix(".name")):
+        _change(plain, path, value.tolist() if hasattr(value, "tolist") else value, settings)
     if plain["objective"]["name"] != method.objective.registered_name and "passes" not in settings:
         plain["passes"] = []
     if is_tied and "lr_milestones" in settings and "burn_in_epochs" not in settings and plain["lr_milestones"]:
@@ -121,7 +122,7 @@ def check_radius(method: Method, settings: Mapping[str, Any]) -> None:
         before, plain = getattr(method, head), {head: method.plain()[head]}
         given = {path: value for path, value in settings.items() if path.partition(".")[0] == head}
         for path, value in given.items():
-            _change(plain, path, value)
+            _change(plain, path, value, given)
         after, whole = plain[head], settings.get(head)
         if not given or not isinstance(after, Mapping) or after.get("name") not in ATTACKS.names():
             continue
@@ -137,14 +138,15 @@ def check_radius(method: Method, settings: Mapping[str, Any]) -> None:
             )
 
 
-def _change(plain: dict[str, Any], path: str, value: Any) -> None:
+def _change(plain: dict[str, Any], path: str, value: Any, settings: Mapping[str, Any]) -> None:
     head, dot, rest = path.partition(".")
     if head in ("method", "preset"):
         raise UsageError(f"{head} names the recipe and must stay as it is: choose another with --{head}")
     if head not in plain:
         raise unknown_name("setting", head, plain)
     if head in COMPONENTS and (rest == "name" or not dot) and isinstance(value, str) and value not in ("none", "null"):
-        plain[head] = _renamed(head, plain[head], value)
+        asked = {key.partition(".")[2]: given for key, given in settings.items() if key.startswith(f"{head}.")}
+        plain[head] = _renamed(head, plain[head], value, asked)
     elif not dot:
         plain[head] = value
     elif "." in rest or head not in COMPONENTS | _SETTINGS.keys() | {"augment"}:
@@ -164,18 +166,24 @@ def _nested(head: str, current: dict[str, Any] | None, path: str, rest: str) -> 
     return current
 
 
-def _renamed(head: str, current: dict[str, Any] | None, name: str) -> dict[str, Any]:
+def _renamed(head: str, current: dict[str, Any] | None, name: str, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Another component in the place of one; fields both have keep their values, the rest get their defaults.
 
-    One of the user's own keeps none, but for an attack.
+    One of the user's own that takes another's place keeps those alone that have no default: a slope in another formula
+    is another quantity. Sizes of an attack are those of the images.
     """
     registry = COMPONENTS[head]
-    cls = registry.get(name)
-    fields = {entry.name for entry in dataclasses.fields(cls)}
-    if is_own(cls) and not issubclass(cls, Attack):
-        fields = set()  # a slope in another formula is another quantity; sizes of an attack are those of the images
-    kept = {key: value for key, value in (current or {}).items() if key in fields}
-    return dict(registry.spec(registry.build({"name": name, **kept}, head)))
+    cls, known = registry.get(name), current or {}
+    fields = {entry.name: entry for entry in dataclasses.fields(cls) if entry.init}
+    begins_anew = is_own(cls) and not issubclass(cls, Attack) and known.get("name") != name
+    kept = {key for key, entry in fields.items() if not (begins_anew and _has_default(entry))}
+    given = {key: value for key, value in known.items() if key in kept}
+    given |= {key: value for key, value in asked.items() if key in fields}
+    return dict(registry.spec(registry.build({"name": name, **given}, head)))
+
+
+def _has_default(entry: "dataclasses.Field[Any]") -> bool:
+    return not (entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING)
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, str]:

@@ -65,8 +65,10 @@ def _check_class(what: str, cls: type, base: type) -> None:
 
 def check_frozen(what: str, cls: type) -> None:
     """Refuse what is no frozen dataclass: a state of its own would be lost with a resume, and differ in a fork."""
-    fault = "dataclass" if not is_dataclass(cls) else "frozen dataclass, and may not keep a state of its own"
-    if not is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+    # A class that only inherits from a frozen one lets itself be written to.
+    params = vars(cls).get("__dataclass_params__")
+    fault = "dataclass" if params is None else "frozen dataclass, and may not keep a state of its own"
+    if params is None or not params.frozen:
         raise UsageError(
             f"{what} is no {fault}; write @dataclass(frozen=True, kw_only=True) above class {cls.__name__}"
         )

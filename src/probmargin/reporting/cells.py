@@ -105,7 +105,7 @@ class RowRecords:
         if record.get("recipe_hash") != own:
             return f"its recipe_hash is {record.get('recipe_hash')}, but its recipe's is {own}"
         _, mark, number = str(record.get("id")).rpartition("-s")
-        if mark and number.isdecimal() and int(number) != record.get("seed"):
+        if not table.is_own and mark and number.isdecimal() and int(number) != record.get("seed"):
             return f"its seed is {record.get('seed')}, but its id says {number}"
         departs = None if table.is_own else _departure(record)
         return departs or (None if is_finished(record) else "training is not finished")

@@ -235,12 +235,9 @@ def last_margin(history: History) -> tuple[str, Array | None]:
     """The margin that the recipe ends with, by its name, and its values; NaN where it weighed by another before."""
     if history.recipe_margin is None or not history.margin_names:
         return "", history.recipe_margin
-    whole = whole_epochs(history.recipe_margin)
-    named = [name for name, is_whole in zip(history.margin_names, whole, strict=True) if is_whole]
-    if not named:
-        return "", history.recipe_margin
-    is_last = np.array([name == named[-1] for name in history.margin_names])
-    return named[-1], np.where(is_last[:, None], history.recipe_margin, np.nan)
+    name = history.margin_names[-1]
+    is_last = np.array([one == name for one in history.margin_names])
+    return name, np.where(is_last[:, None], history.recipe_margin, np.nan)
 
 
 def _means(history: History, values: Array | None) -> tuple[Array, Array] | None:

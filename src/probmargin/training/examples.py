@@ -42,7 +42,7 @@ def note_examples(examples: torch.Tensor, positions: torch.Tensor, labels: Label
 def unknown_rows(now: Method) -> tuple[str, ...]:
     """Rows without a value of their own in an epoch of this recipe."""
     counts_steps = now.attack is not None and now.attack.records_steps
-    is_own = now.margin not in _IN_OTHER_ROWS
+    is_own = now.is_reweighted and now.margin not in _IN_OTHER_ROWS
     return tuple(name for name, known in zip(SOME_EPOCHS, (counts_steps, is_own), strict=True) if not known)
 
 
