@@ -105,10 +105,9 @@ def table_of(runs: Sequence[Path], command: str) -> Table:
         is_own=True,
     )
     if not spec.columns:
-        how = judging(records[0][0], "evaluate", runs[0])
-        raise UsageError(
-            f"none of these runs has been judged: {f'run {how}' if how else 'give some whose model has a name'}"
-        )
+        command = judging(records[0][0], "evaluate", runs[0])
+        advice = f"run {command}" if command else "give some whose model has a name"
+        raise UsageError(f"none of these runs has been judged: {advice}")
     return build_table(spec, [{**record, "model": models} for record, _ in records])
 
 
