@@ -27,7 +27,7 @@ from probmargin.models.build import build_model
 from probmargin.runs.run import open_run
 from probmargin.training.drop_in import loss_recipe
 from probmargin.training.refusals import check_every_epoch
-from probmargin.training.remarks import idle_weights, late_phases, other_scale, rate_of_sgd, short_reach
+from probmargin.training.remarks import idle_weights, late_phases, other_scale, rate_of_sgd, short_reach, wide_steps
 from probmargin.training.validation import ball_of
 
 OWN_MARGIN = ("margin=pm_adv", "weight=sigmoid", "attack=pgd")
@@ -290,6 +290,14 @@ def test_an_attack_that_falls_short_in_a_later_phase_is_named() -> None:
     assert line is not None
     assert line.startswith("the attack from epoch 5 on goes 3 steps of 0.03, to 0.09 and not to its eps 0.2")
     assert line.endswith("in the phase, such as attack.step_size=0.06667")
+
+
+def test_steps_that_are_longer_than_the_ball_are_named() -> None:
+    line = wide_steps(resolve("at", settings={"attack.eps": "1/255"}))
+    assert line is not None
+    assert line.endswith("lower attack.step_size with it, such as --set attack.step_size=0.0009804")
+    assert wide_steps(resolve("at", settings={"attack.eps": "2/255"})) is None
+    assert wide_steps(resolve("standard")) is None
 
 
 def test_a_phase_after_the_end_is_named() -> None:

@@ -71,13 +71,14 @@ def test_what_else_a_training_was_makes_another_row(tmp_path: Path) -> None:
         run(
             tmp_path / "fork", forked_from={"run": "x", "id": "x", "epoch": 1, "recipe_hash": "y", "checkpoint": "abc"}
         ),
+        run(tmp_path / "edited", evaluation={"model_code": "another file"}),
     ]
     table = table_of(runs, "")
-    others = ["at (normal)", "at (tuned)", "at (fork)"]
+    others = ["at (normal)", "at (tuned)", "at (fork)", "at (edited)"]
     assert [line.row.id for line in table.lines] == ["at (clean)", "at (noisy)", "at (wide)", "mail-at", *others]
     assert all(line.trials == 1 for line in table.lines)
     assert table.spec.model == "small-cnn and resnet18"
-    assert len(table.comparisons) == 12
+    assert len(table.comparisons) == 14
 
 
 def test_rows_of_one_name_keep_their_own_numbers(tmp_path: Path) -> None:

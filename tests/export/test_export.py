@@ -117,7 +117,7 @@ def test_a_card_gives_commands_that_work_for_what_came_from_python(trained: Path
     digits = load_digits()
     data = tuple((part.floats().numpy(), part.labels.numpy()) for part in (digits.train, digits.test))
     run = open_run(shutil.copytree(trained, tmp_path / "run"))
-    missing = {}
+    missing, normalised = {}, {}
     evaluate_subject(EvaluationRequest(run=run.path, attacks=("nat",), num_examples=4, device="cpu"), print)
     found = json.loads(run.evaluation_path.read_text(encoding="utf-8"))
     run.evaluation_path.write_text(json.dumps(found | {"weights": "others"}), encoding="utf-8")
@@ -127,7 +127,9 @@ def test_a_card_gives_commands_that_work_for_what_came_from_python(trained: Path
         given: Any = pm.Run(run.path, open_run(trained).model) if name == "object" else run
         out = tmp_path / f"{name}.safetensors"
         pm.export(given, out, num_examples=4, data=data, log=said.append)  # type: ignore[arg-type]
-        missing[name] = json.loads((tmp_path / f"{name}.safetensors.card.json").read_text())["not_measured"]
+        card = json.loads((tmp_path / f"{name}.safetensors.card.json").read_text())
+        missing[name], normalised[name] = card["not_measured"], card["model"]["normalisation"]
+    assert normalised == {"arrays": "none", "object": "what the network's own code does; give it images in [0, 1]"}
     assert missing["arrays"][0].endswith(f"probmargin evaluate {run.path} --data npz:FILE --attacks nat")
     norm, eps = ball_of(run.recipe)
     assert (norm, eps) != ("Linf", 8 / 255), "what pm.evaluate takes unless told"

@@ -117,6 +117,9 @@ def _row_record(path: Path) -> tuple[dict[str, Any], Path]:
     trained = {key: record[key] for key in _FACTS if record.get(key)}
     origin = (record.get("forked_from") or {}).get("checkpoint")
     trained |= {"began_with": origin} if origin else {}
+    # Files of a network of one's own may have changed between two trainings under its name.
+    code = next((found["model_code"] for found in evaluations(record) if found.get("model_code")), None)
+    trained |= {"model_code": code} if code else {}
     trained |= {"departs": departs} if (departs := deviation(record)) else {}
     recipe = {**completed(record["recipe"]), "trained": trained}
     return {**record, "id": str(path), "recipe": recipe, "recipe_hash": canonical_hash(recipe)}, path

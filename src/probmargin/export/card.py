@@ -61,7 +61,7 @@ def make_card(subject: Exported, file: str, form: str, check: Check, licence: st
             "input": f"float32 images (batch, {', '.join(map(str, subject.x.shape[1:]))}), values in [0, 1]",
             "pictures": _pictures(subject),
             "output": f"logits (batch, {len(subject.classes)})",
-            "normalisation": {"mean": mean_std[0], "std": mean_std[1]} if mean_std else "none",
+            "normalisation": {"mean": mean_std[0], "std": mean_std[1]} if mean_std else _unknown(record),
             "classes": list(subject.classes),
         },
         "method": title(subject.recipe),
@@ -89,6 +89,12 @@ def make_card(subject: Exported, file: str, form: str, check: Check, licence: st
         "check_after_export": check.plain(),
         "exported_at_commit": commit(),
     }
+
+
+def _unknown(record: dict[str, Any]) -> str:
+    """What is known of a normalisation that is not ours: a network of one's own may do it in its forward."""
+    is_ours = record.get("model_settings") is not None and ":" not in str(record["model"])
+    return "none" if is_ours else "what the network's own code does; give it images in [0, 1]"
 
 
 def _trained_on(subject: Exported) -> int:

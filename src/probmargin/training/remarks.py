@@ -30,6 +30,18 @@ def _short(attack: Attack | None, epoch: int) -> str | None:
     )
 
 
+def wide_steps(method: Method) -> str | None:
+    """A line on an attack whose steps are longer than its ball is wide; None where there is none."""
+    attack = method.final_attack
+    if not isinstance(attack, PGD | EarlyStopPGD) or attack.step_size <= attack.eps:
+        return None
+    return (
+        f"the attack's steps of {attack.step_size:.4g} are longer than its eps {attack.eps:.4g}, so that it only jumps "
+        f"between the ends of its ball: lower attack.step_size with it, such as --set "
+        f"attack.step_size={attack.eps / 4:.4g}"
+    )
+
+
 def split_directions(method: Method) -> str | None:
     """A line on a divergence that is attacked in one direction and trained on in the other; None where it is one."""
     return next(filter(None, (_split(method.at(epoch)) for epoch in method.epoch_plan())), None)
@@ -125,5 +137,5 @@ def rate_of_sgd(method: Method) -> str | None:
 
 def remarks(method: Method) -> list[str]:
     """A line on each thing about a recipe that deserves one."""
-    looks = (short_reach, split_directions, idle_weights, late_phases, other_scale, averages, rate_of_sgd)
+    looks = (short_reach, wide_steps, split_directions, idle_weights, late_phases, other_scale, averages, rate_of_sgd)
     return [line for look in looks if (line := look(method))]
