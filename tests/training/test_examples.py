@@ -90,10 +90,13 @@ def test_the_margin_that_a_recipe_weighs_by_is_kept_where_it_is_another(undistur
     logit_margins = found["recipe_margin"][burn_in:]
     np.testing.assert_array_equal(logit_margins > 0, found["correct"][burn_in:])
     assert np.abs(logit_margins).max() > 1, "it is no probability"
-    with pytest.raises(Interrupted):
-        fit(tmp_path / "cut", method, dynamics=True, reporter=StopAfter(18))
-    _, cut = fit(tmp_path / "cut", method, dynamics=True, resume=True)
-    np.testing.assert_array_equal(read(cut)["recipe_margin"], found["recipe_margin"])
+    for steps in (6, 18):  # before any weights, when the file has no such row yet, and after
+        folder = tmp_path / f"cut{steps}"
+        with pytest.raises(Interrupted):
+            fit(folder, method, dynamics=True, reporter=StopAfter(steps))
+        _, cut = fit(folder, method, dynamics=True, resume=True)
+        for name in ("recipe_margin", "recipe_margin_name"):
+            np.testing.assert_array_equal(read(cut)[name], found[name])
 
 
 @pytest.mark.parametrize("name", ["at", "mail-at", "gairat"])

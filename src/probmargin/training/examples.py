@@ -65,7 +65,7 @@ class Dynamics:
         kept = values.copy()
         for name in unknown:
             kept[ROWS.index(name)] = np.nan
-        self.rows[epoch], self.margins[epoch] = kept, margin
+        self.rows[epoch], self.margins[epoch] = kept, "" if "recipe_margin" in unknown else margin
 
     def read(self, path: Path, before: int) -> None:
         """Take over the epochs before one from a file, this run's own or another's."""
