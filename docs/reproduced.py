@@ -34,11 +34,17 @@ BEFORE_SQUARE = "two-by-two-before-square-s*.json"
 def _compared(line: Line) -> list[list[str]]:
     """Ours in every column and, where the paper has the row, its numbers and how ours stand to them."""
     cells = list(map(line.cell, TITLES))
-    rows = [[cell_text(cell, line.trials) if cell and cell.mean is not None else "-" for cell in cells]]
+    rows = [[_ours(cell, line.trials) if cell and cell.mean is not None else "-" for cell in cells]]
     if any(cell and cell.published for cell in cells):
         rows.append([f"{cell.published[0]:.2f}" if cell and cell.published else "-" for cell in cells])
         rows.append([_distance(cell) for cell in cells])
     return rows
+
+
+def _ours(cell: Cell, trials: int) -> str:
+    """A number, and on how many of the test images it rests where that is not all."""
+    text = cell_text(cell, trials)
+    return f"{text}, first {cell.column.first:,}" if cell.column.is_part else text
 
 
 def _distance(cell: Cell | None) -> str:
@@ -178,7 +184,7 @@ def open_question(results: Path) -> str:
         text = "\n".join([markdown_table(head, []), *rows]) + "\n"
     found = [one for one in tables["table2"].comparisons if one.contrast.title in QUESTION]
     found += square.comparisons
-    found = [one for one in found if one.column.title == "AA"]
+    found = [one for one in found if one.column.title == "AA" and not one.column.is_part]
     if not found:
         return text
     return f"{text}\nUnder complete AutoAttack, paired:\n\n{_paired(found, tables['table2'])}"

@@ -16,8 +16,9 @@ from scipy.stats import sem, t as t_test
 from probmargin.core.stats import agreement_bound
 from probmargin.experiments.results_page import kept_tables
 from probmargin.experiments.table2 import METHODS
-from probmargin.reporting.compare import compare
+from probmargin.reporting.compare import Comparison, compare
 from probmargin.reporting.spec import Contrast
+from probmargin.reporting.tables import Line
 
 PAGE = " ".join((ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8").split())
 SQUARE = ("trades-official-kl", "mail-trades-official-kl", "trades-official-ce", "mail-trades-official-ce")
@@ -149,6 +150,92 @@ def test_what_the_page_says_of_awp_is_so() -> None:
     assert f"MAIL-TRADES ends {below['AA'].difference:.2f} points above it under AutoAttack" in PAGE
     assert f"{printed['mail-trades']['AA'][0] - printed['awp']['AA'][0]:.2f} between the two" in PAGE
     assert below["AA"].interval[0] > 0
+
+
+def paired(plus: str, minus: str, title: str) -> Comparison:
+    """Two rows of table 1, 5 or 6 or TRADES at MAIL's beta, on all images that both were judged on."""
+    lines = {line.row.id: line for table in kept_tables(ROOT / "results") for line in table.lines if line.trials}
+    plus_cell, minus_cell = lines[plus].cell(title), lines[minus].cell(title)
+    assert plus_cell is not None
+    assert minus_cell is not None
+    rows = {"plus": plus_cell.verdicts, "minus": minus_cell.verdicts}
+    found = compare(Contrast(f"{plus} - {minus}", ("plus",), ("minus",)), plus_cell.column, rows)
+    assert found is not None
+    return found
+
+
+def line_of(table: str, row: str) -> Line:
+    (found,) = (one for one in kept_tables(ROOT / "results") if one.spec.name == table)
+    return next(line for line in found.lines if line.row.id == row)
+
+
+def beyond(table: str, row: str) -> list[str]:
+    """The columns in which a row is beyond the paper's number; AutoAttack looked at its first 2,000 images."""
+    cells = [cell for cell in map(line_of(table, row).cell, ("NAT", "PGD", "AA")) if cell is not None]
+    assert [cell.num_examples for cell in cells] == [10_000, 10_000, 2_000]
+    return [cell.column.title for cell in cells if not cell.is_within]
+
+
+def printed_gap(table: str, plus: str, minus: str, title: str) -> str:
+    numbers = [line_of(table, row).row.published[title][0] for row in (plus, minus)]
+    return f"{abs(numbers[0] - numbers[1]):.2f}"
+
+
+def test_what_the_page_says_of_measures_of_safety_is_so() -> None:
+    ours, steps = "mail-trades", "gair-trades"
+    assert beyond("table1", steps) == beyond("table1", f"{ours}-pm-nat") == beyond("table5", f"{ours}-mm-adv") == []
+    adv, nat = (paired(row, steps, "AA") for row in (ours, f"{ours}-pm-nat"))
+    assert min(adv.interval[0], nat.interval[0]) > 0, "better than LPS holds"
+    gaps = [printed_gap("table1", row, steps, "AA") for row in (ours, f"{ours}-pm-nat")]
+    assert f"by {adv.difference:.2f} points for PM-adv, where the paper has {gaps[0]}" in PAGE
+    assert f"{nat.difference:.2f} for PM-nat ({gaps[1]})" in PAGE
+    plain = {title: paired(steps, "trades-beta5", title) for title in ("NAT", "PGD", "AA")}
+    assert f"ends {-plain['AA'].difference:.2f} points below TRADES without weights" in PAGE
+    assert f"{-plain['NAT'].difference:.2f} in natural accuracy, and shows no gain under PGD" in PAGE
+    assert {title: one.is_clear for title, one in plain.items()} == {"NAT": True, "PGD": False, "AA": True}
+    places = {title: paired(ours, f"{ours}-pm-nat", title) for title in ("NAT", "PGD", "AA")}
+    assert {title: one.is_clear for title, one in places.items()} == {"NAT": True, "PGD": False, "AA": False}
+    gap = printed_gap("table1", ours, f"{ours}-pm-nat", "NAT")
+    assert f"{-places['NAT'].difference:.2f} points more natural accuracy (printed {gap})" in PAGE
+    assert not any(paired(f"{ours}-pm-dif", "trades-beta5", title).is_clear for title in ("PGD", "AA"))
+    sizes = []
+    for row in (f"{ours}-pm-dif", ours):
+        file = ROOT / "results" / f"cifar10-resnet18-{row}-s1.metrics.jsonl"
+        sizes.append(json.loads(file.read_text(encoding="utf-8").splitlines()[-1])["effective_sample_size"])
+    assert f"count like {sizes[0]:,.0f} of the 50,000 images (PM-adv's like {sizes[1]:,.0f})" in PAGE
+    logits = {title: paired(ours, f"{ours}-mm-adv", title) for title in ("NAT", "AA")}
+    lost = [printed_gap("table5", ours, f"{ours}-mm-adv", title) for title in ("NAT", "AA")]
+    assert f"costs {logits['NAT'].difference:.2f} points of natural accuracy (printed {lost[0]})" in PAGE
+    assert f"it shows no loss, where the paper has one of {lost[1]}" in PAGE
+    assert {title: one.is_clear for title, one in logits.items()} == {"NAT": True, "AA": False}
+
+
+def test_what_the_page_says_of_weight_functions_is_so() -> None:
+    row = "mail-trades"
+    assert beyond("table6", f"{row}-step") == ["NAT"]
+    assert beyond("table6", f"{row}-hinge-as-printed") == ["NAT", "PGD", "AA"]
+    steps = {title: paired(f"{row}-step", row, title) for title in ("NAT", "PGD", "AA")}
+    low, high = steps["AA"].interval
+    assert f"{steps['PGD'].difference:.2f} points above it under PGD and {steps['AA'].difference:.2f}" in PAGE
+    assert f"[{low:+.2f}, {high:+.2f}] under AutoAttack, {-steps['NAT'].difference:.2f} below it in natural" in PAGE
+    assert {title: one.is_clear for title, one in steps.items()} == {"NAT": True, "PGD": True, "AA": False}
+    cells = [cell for cell in map(line_of("table6", f"{row}-hinge-as-printed").cell, ("NAT", "AA")) if cell is not None]
+    assert f"at {cells[0].mean:.2f}% natural accuracy and at {cells[1].mean:.2f}% under AutoAttack" in PAGE
+    theirs = [cell.published[0] for cell in cells if cell.published is not None]
+    assert f"where the paper prints {theirs[0]:.2f} and {theirs[1]:.2f}" in PAGE
+    assert not line_of("table6", f"{row}-hinge").trials, "one that falls with the margin is not run yet"
+
+
+def test_which_rows_share_a_burn_in_is_what_the_page_says() -> None:
+    origins: dict[str, list[str]] = {}
+    for file in (ROOT / "results").glob("cifar10-resnet18-*-s1.json"):
+        record = json.loads(file.read_text(encoding="utf-8"))
+        name = record["id"].removeprefix("cifar10-resnet18-").removesuffix("-s1")
+        parent = (record.get("forked_from") or {}).get("run", record["id"])
+        origins.setdefault(parent.removeprefix("cifar10-resnet18-").removesuffix("-s1"), []).append(name)
+    forks = ("hinge-as-printed", "mm-adv", "pm-dif", "pm-nat", "step")
+    assert sorted(origins["gair-trades"]) == ["gair-trades", *(f"mail-trades-{fork}" for fork in forks)]
+    assert any({"mail-trades", "trades-beta5"} <= set(names) for names in origins.values())
 
 
 def first_standing(count: int) -> dict[str, dict[int, list[bool]]]:

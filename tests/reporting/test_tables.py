@@ -9,7 +9,7 @@ from table_records import EPS, RECIPES, column, record, row, table
 
 from probmargin.core.stats import mcnemar
 from probmargin.reporting.compare import Comparison, compare
-from probmargin.reporting.spec import Contrast
+from probmargin.reporting.spec import Claim, Contrast
 from probmargin.reporting.tables import Cell, build_table
 
 
@@ -236,10 +236,49 @@ def test_the_drop_is_counted_on_the_images_that_both_looked_at() -> None:
     assert [entry.published for entry in line.cells] == [(50.0, 1.0), (44.0, 1.0), None]
 
 
-def test_nothing_is_compared_in_a_column_cut_from_another() -> None:
-    columns = (column("AA", "aa"), column("AA", "aa", first=2, is_part=True))
-    made = build_table(table(columns=columns), [record("at"), record("mail-at")])
+PARTS = (column("AA", "aa"), column("AA", "aa", first=1, is_part=True), column("AA", "aa", first=2, is_part=True))
+
+
+def shorter(row: str, aa: str) -> dict[str, Any]:
+    """A record that AutoAttack looked at fewer images of than the data has."""
+    return record(row, evaluation={"aa": {"correct": aa, "attack": {"name": "aa", "eps": EPS}}})
+
+
+def test_a_column_cut_from_another_is_silent_where_that_speaks() -> None:
+    rows = (row("at", published={"AA": (44.0, 1.0)}), row("mail-at"))
+    made = build_table(table(columns=PARTS, rows=rows), [record("at"), record("mail-at")])
     assert [found.column.is_part for found in made.comparisons] == [False]
+    assert [entry.published for entry in made.lines[0].cells] == [(44.0, 1.0), None, None]
+    assert made.lines[0].cell("AA") is made.lines[0].cells[0]
+
+
+def test_the_largest_part_that_has_a_number_speaks_where_the_whole_has_none() -> None:
+    rows = (row("at", published={"AA": (44.0, 1.0)}), row("mail-at", published={"AA": (44.0, 1.0)}))
+    claims = (Claim(row="mail-at", column="AA", others=("at",)),)
+    made = build_table(
+        table(columns=PARTS, rows=rows, claims=claims), [shorter("at", "10"), record("mail-at", aa="1110")]
+    )
+    (found,) = made.comparisons
+    assert (found.column.first, found.difference) == (2, 50.0)
+    (judged,) = made.claims
+    assert judged.comparisons[0].column.first == 2
+    assert "2 images" in judged.evidence
+    at, mail = made.lines
+    assert at.cell("AA") is at.cells[2]
+    assert mail.cell("AA") is mail.cells[0], "its own whole column"
+    assert [entry.published for entry in at.cells] == [(44.0, 1.0), None, (44.0, 1.0)], "of both"
+    assert at.cells[2].difference == 6.0
+    assert [entry.published for entry in mail.cells] == [(44.0, 1.0), None, None]
+    # one image was looked at: only the smallest part has a number
+    made = build_table(table(columns=PARTS, rows=rows), [shorter("at", "1"), record("mail-at")])
+    assert [found.column.first for found in made.comparisons] == [1]
+
+
+def test_rows_without_any_number_have_no_cell_that_speaks() -> None:
+    made = build_table(table(columns=PARTS), [])
+    assert made.comparisons == ()
+    assert made.lines[0].cell("AA") is made.lines[0].cells[0]
+    assert made.lines[0].cell("CW") is None
 
 
 def test_a_contrast_of_two_rows_with_two_others_has_no_mcnemar() -> None:

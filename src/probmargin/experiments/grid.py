@@ -65,11 +65,15 @@ class Grid:
 
     def _parts(self) -> list[ColumnSpec]:
         """AutoAttack on the first images, cut from its verdicts of more; smoke scale looks at few as it is."""
-        first = self.experiment.aa_first
-        if first is None or self.scale != "full":
+        if self.scale != "full":
             return []
         whole = [column for column in self.columns if column.title == "AA"]
-        return [replace(column, first=first, is_part=True) for column in whole if (column.first or first + 1) > first]
+        parts = [(column, first) for column in whole for first in self.experiment.aa_first]
+        return [
+            replace(column, first=first, is_part=True)
+            for column, first in parts
+            if column.first is None or column.first > first
+        ]
 
     def _row(self, row: Row) -> RowSpec:
         place = row.published if self.scale == "full" else ""

@@ -1,6 +1,6 @@
 """Table 1: LPS against probabilistic margins, under AT, MART and TRADES."""
 
-from probmargin.experiments.experiment import Experiment, Row, above, against
+from probmargin.experiments.experiment import SHORT_AA, Experiment, Row, above, against
 from probmargin.reporting.spec import Claim, Contrast
 
 
@@ -32,6 +32,7 @@ TABLE1 = Experiment(
     title="LPS against probabilistic margins, CIFAR-10, ResNet-18",
     claim="Weights from probabilistic margins give more PGD and more AutoAttack accuracy than weights from attack "
     "steps survived (LPS), under AT, MART and TRADES, and margins of attacked images slightly more than of clean ones.",
+    aa_first=SHORT_AA,
     rows=_third("at", "gairat") + _third("mart", "gair-mart") + _third("trades", "gair-trades"),
     claims=_claims("at", "gairat") + _claims("mart", "gair-mart") + _claims("trades", "gair-trades"),
     contrasts=_pairs("at", "gairat") + _pairs("mart", "gair-mart") + _pairs("trades", "gair-trades"),

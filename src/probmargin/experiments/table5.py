@@ -1,6 +1,6 @@
 """Table 5: margins of logits against margins of probabilities in MAIL-TRADES."""
 
-from probmargin.experiments.experiment import Experiment, Row, above, against
+from probmargin.experiments.experiment import SHORT_AA, Experiment, Row, above, against
 
 TABLE5 = Experiment(
     name="table5",
@@ -12,6 +12,7 @@ TABLE5 = Experiment(
         # The appendix prints MM on the natural image.
         Row(id="mail-trades-mm-nat", method="mail-trades", settings={"margin": "mm_nat"}, is_extra=True),
     ),
+    aa_first=SHORT_AA,
     contrasts=(against("mail-trades", "mail-trades-mm-adv"), against("mail-trades", "mail-trades-mm-nat")),
     claims=above("mail-trades", "mail-trades-mm-adv", "NAT", "PGD", "AA"),
 )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from probmargin.experiments.experiment import Experiment, Row, above, against, highest
+from probmargin.experiments.experiment import SHORT_AA, Experiment, Row, above, against, highest
 from probmargin.experiments.table2 import FAR
 
 
@@ -40,6 +40,7 @@ TABLE6 = Experiment(
         # As printed the hinge rises with the margin; this one falls, as every other weight does.
         Row(id="mail-trades-hinge", method=_METHOD, settings=_weight("hinge", **_HINGE), is_extra=True),
     ),
+    aa_first=SHORT_AA,
     contrasts=tuple(against(_METHOD, f"{_METHOD}-{other}") for other in ("hinge-as-printed", "step", "hinge")),
     claims=(
         *highest(_METHOD, _PRINTED, "NAT", "PGD", "AA"),

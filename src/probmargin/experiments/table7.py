@@ -1,6 +1,6 @@
 """Table 7: the attack that makes the training images, under MAIL-AT and MAIL-TRADES."""
 
-from probmargin.experiments.experiment import Experiment, Row, above, against, highest
+from probmargin.experiments.experiment import SHORT_AA, Experiment, Row, above, against, highest
 from probmargin.reporting.spec import Claim
 
 
@@ -34,6 +34,7 @@ TABLE7 = Experiment(
         for base in ("at", "trades")
         for printed, loss in (("pgd", "ce"), ("cw", "cw"), ("kl", "kl"))
     ),
+    aa_first=SHORT_AA,
     contrasts=(
         against("mail-at", "mail-at-cw"),
         against("mail-at", "mail-at-kl"),

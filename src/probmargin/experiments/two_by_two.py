@@ -48,6 +48,6 @@ TWO_BY_TWO = Experiment(
         *above(_UNIFORM_CE.id, _UNIFORM_KL.id, "AA"),
     ),
     # The first 1,000 stand in a column of their own, by the released code's protocol.
-    aa_first=2000,
+    aa_first=(2000,),
     trials=3,
 )

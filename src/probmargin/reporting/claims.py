@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from probmargin.core.words import counted
-from probmargin.reporting.compare import Comparison, Verdicts, compare
-from probmargin.reporting.spec import Claim, ColumnSpec
+from probmargin.reporting.compare import Comparison, Verdicts, compare_widest
+from probmargin.reporting.spec import Claim, ColumnSpec, by_title
 
 Verdict = Literal["holds", "does not hold", "undecided", "not tested"]
 
@@ -66,12 +66,15 @@ class Judged:
 
 
 def judge(claim: Claim, columns: Sequence[ColumnSpec], cells: Mapping[str, Sequence[Verdicts]]) -> Judged:
-    """Judge a claim; `cells` has a row's verdicts in every column, by row id."""
-    place = next(place for place, column in enumerate(columns) if column.title == claim.column and not column.is_part)
-    verdicts = {row: found[place] for row, found in cells.items()}
-    compared = (compare(contrast, columns[place], verdicts) for contrast in claim.contrasts)
+    """Judge a claim; `cells` has a row's verdicts in every column, by row id.
+
+    Rows without a number in the claim's column are compared in a part of it that they share.
+    """
+    compared = (compare_widest(contrast, claim.column, columns, cells) for contrast in claim.contrasts)
     rows = (claim.row, *claim.others)
+    places = by_title(columns, claim.column)
+    verdicts = {row: [found[place] for place in places] for row, found in cells.items()}
+    seeds = {row: tuple(sorted(set().union(*verdicts.get(row, [])))) for row in rows}
     missing = tuple(row for row in rows if not any(cells.get(row, ())))
-    unfinished = tuple(row for row in rows if not verdicts.get(row) and row not in missing)
-    seeds = {row: tuple(sorted(verdicts.get(row, {}))) for row in rows}
+    unfinished = tuple(row for row in rows if not seeds[row] and row not in missing)
     return Judged(claim, tuple(found for found in compared if found is not None), missing, unfinished, seeds)

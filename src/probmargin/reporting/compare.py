@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy.special import ndtr, stdtrit
 
 from probmargin.core.stats import mcnemar, mean_std, paired_t
-from probmargin.reporting.spec import ColumnSpec, Contrast
+from probmargin.reporting.spec import ColumnSpec, Contrast, by_title
 
 Verdicts = Mapping[int, str]
 """By seed: for each image 1 where it is right, 0 where not."""
@@ -101,6 +101,15 @@ class Comparison:
     def deciding_interval(self) -> Interval:
         """The wider of both: a difference must hold for other images and for other seeds."""
         return max(self.interval, self.seeds_interval or self.interval, key=lambda ends: ends[1] - ends[0])
+
+
+def compare_widest(
+    contrast: Contrast, title: str, columns: Sequence[ColumnSpec], cells: Mapping[str, Sequence[Verdicts]]
+) -> Comparison | None:
+    """Compare in a title's whole column or, where its rows share nothing there, in the largest part that they share."""
+    places = by_title(columns, title)
+    tried = (compare(contrast, columns[at], {row: found[at] for row, found in cells.items()}) for at in places)
+    return next((found for found in tried if found is not None), None)
 
 
 def _bits(text: str, count: int) -> npt.NDArray[np.float64]:

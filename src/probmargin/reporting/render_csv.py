@@ -41,7 +41,7 @@ def _cell(table: Table, line: Line, cell: Cell) -> Fields:
     low, high = cell.interval or (None, None)
     numbers = {"mean": cell.mean, "std": cell.std, "low": low, "high": high, "paper_mean": paper[0]}
     numbers |= {"paper_std": paper[1], "difference": cell.difference, "bound": cell.bound}
-    if column.title == "AA" and not column.is_part:
+    if cell is line.cell("AA"):
         numbers["pgd_minus_aa"] = line.drop
     return {
         "table": table.spec.name,

@@ -1,6 +1,6 @@
 """What a table asks of the records it is made from."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ class ColumnSpec:
     first: int | None = None
     """Only the first so many test images count; None is all of them."""
     is_part: bool = False
-    """Is it cut from another column's verdicts? Then the paper prints nothing for it, and nothing is compared in it."""
+    """Is it cut from another column's verdicts? Then it speaks only where that column has no number."""
     meaning: Mapping[str, Any] | None = field(default=None, compare=False)
     """What the attack's name means in today's code, as results store it; None where whoever asks does not say."""
 
@@ -29,6 +29,12 @@ class ColumnSpec:
         'AA (first 2,000)'
         """
         return self.title if self.first is None else f"{self.title} (first {self.first:,})"
+
+
+def by_title(columns: Sequence[ColumnSpec], title: str) -> list[int]:
+    """The places of a title's columns: the whole one, then those cut from it, the most images first."""
+    places = [place for place, column in enumerate(columns) if column.title == title]
+    return sorted(places, key=lambda place: (columns[place].is_part, -(columns[place].first or 0)))
 
 
 @dataclass(frozen=True, kw_only=True)

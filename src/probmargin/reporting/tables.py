@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from probmargin.core.stats import agreement_bound, mean_std, wilson_interval
 from probmargin.reporting.cells import ColumnProtocol, Record, RowRecords, sort_records, verdicts
 from probmargin.reporting.claims import Judged, judge
-from probmargin.reporting.compare import Comparison, compare
-from probmargin.reporting.spec import ColumnSpec, RowSpec, TableSpec
+from probmargin.reporting.compare import Comparison, compare_widest
+from probmargin.reporting.spec import ColumnSpec, RowSpec, TableSpec, by_title
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +91,9 @@ class Line:
         return max((cell.trials for cell in self.cells), default=0)
 
     def cell(self, title: str) -> Cell | None:
-        """The cell of a column by its title; not one cut from another's verdicts."""
-        return next((cell for cell in self.cells if cell.column.title == title and not cell.column.is_part), None)
+        """The cell of a column by its title; where it has no number, the one that is cut from most images."""
+        cells = [self.cells[place] for place in by_title([cell.column for cell in self.cells], title)]
+        return next((cell for cell in cells if cell.verdicts), next(iter(cells), None))
 
     @property
     def drop(self) -> float | None:
@@ -166,15 +167,12 @@ def build_table(spec: TableSpec, records: Sequence[Record], failures: Mapping[st
     protocols = {column: ColumnProtocol(column) for column in spec.columns}
     lines = tuple(_line(spec, sorted_records[row.id], protocols, failures or {}) for row in spec.rows)
     cells = {line.row.id: [cell.verdicts for cell in line.cells] for line in lines}
-    comparisons = []
-    for contrast in spec.contrasts:
-        for place, column in enumerate(spec.columns):
-            found = compare(contrast, column, {row: verdicts[place] for row, verdicts in cells.items()})
-            if found is not None and not column.is_part:
-                comparisons.append(found)
+    titles = dict.fromkeys(column.title for column in spec.columns)
+    pairs = (compare_widest(contrast, title, spec.columns, cells) for contrast in spec.contrasts for title in titles)
+    comparisons = tuple(found for found in pairs if found is not None)
     remarks = [spec.remark, *(protocol.remark for column, protocol in protocols.items() if not column.is_part)]
     spec = replace(spec, remark=" ".join(filter(None, remarks)))
-    return Table(spec, lines, tuple(comparisons), tuple(judge(claim, spec.columns, cells) for claim in spec.claims))
+    return Table(spec, lines, comparisons, tuple(judge(claim, spec.columns, cells) for claim in spec.claims))
 
 
 def _line(
@@ -183,9 +181,14 @@ def _line(
     protocols: Mapping[ColumnSpec, ColumnProtocol],
     failures: Mapping[str, str],
 ) -> Line:
-    cells = tuple(_cell(spec, found, protocols[column], failures) for column in spec.columns)
+    cells = [_cell(spec, found, protocols[column], failures) for column in spec.columns]
+    for title, published in found.row.published.items():
+        # The paper's number stands beside the whole column, and beside the part that has ours where that has none.
+        place = next((at for at in by_title(spec.columns, title) if cells[at].verdicts), None)
+        if place is not None:
+            cells[place] = replace(cells[place], published=published)
     doubts = [f"the paper's {column}: {text}" for column, text in found.row.doubts.items()]
-    return Line(found.row, cells, (*found.refused, *doubts))
+    return Line(found.row, tuple(cells), (*found.refused, *doubts))
 
 
 def _cell(spec: TableSpec, found: RowRecords, protocol: ColumnProtocol, failures: Mapping[str, str]) -> Cell:
