@@ -28,12 +28,12 @@ from probmargin.attacks.apgd import APGD
 from probmargin.evaluation import parts as parts_module
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
 from probmargin.evaluation.network import Ready
-from probmargin.evaluation.own_code import settings_of_layers
 from probmargin.evaluation.parts import StoredParts, model_code_hash, weights_hash
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.evaluation.summary import summarize
 from probmargin.evaluation.verdicts import write_arrays
 from probmargin.models.build import build_model
+from probmargin.models.own_code import settings_of_layers
 
 ATTACKS = ["nat", "pgd-3x2", "apgd-ce"]
 SETTINGS = EvaluationSettings(eps=0.05, batch_size=7)

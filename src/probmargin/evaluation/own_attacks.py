@@ -7,8 +7,9 @@ from typing import Any
 from probmargin.attacks.attack import ATTACKS, Attack
 from probmargin.attacks.balls import Norm
 from probmargin.core.errors import UsageError
-from probmargin.evaluation.own_code import fingerprints, is_ours
+from probmargin.core.registry import is_own
 from probmargin.methods.plugins import check_ball_fields
+from probmargin.models.own_code import fingerprints
 
 PREFIX = "own-"
 
@@ -19,7 +20,7 @@ def own_attacks() -> dict[str, str]:
     >>> own_attacks()
     {}
     """
-    own = [name for name in ATTACKS.names() if not is_ours(ATTACKS.get(name).__module__)]
+    own = [name for name in ATTACKS.names() if is_own(ATTACKS.get(name))]
     return {f"{PREFIX}{name}": ATTACKS.summary(name) for name in own}
 
 
@@ -51,7 +52,7 @@ def files_of(attack: Attack) -> list[dict[str, str]]:
 
 def own_label(attack: Attack) -> str:
     """What a result says of an attack of the user's own; empty for one of ours."""
-    if is_ours(type(attack).__module__):
+    if not is_own(attack):
         return ""
     return ", ".join(
         ["not an attack of probmargin", *(f"{one['file']} {one['sha256'][:16]}" for one in files_of(attack))]

@@ -15,9 +15,9 @@ import probmargin.attacks
 from probmargin.core.arrays import UNREADABLE, read_arrays
 from probmargin.core.records import canonical_hash
 from probmargin.engine.files import write_json
-from probmargin.evaluation.own_code import is_ours, own_files, settings_of_layers
 from probmargin.evaluation.search import Finding, Parts, Score
 from probmargin.evaluation.verdicts import write_arrays
+from probmargin.models.own_code import modules_of, own_files, settings_of_layers
 
 _JUDGING = ("attacks", "core", "evaluation", "models")
 """Folders whose code a verdict hangs on."""
@@ -47,15 +47,12 @@ def model_code_hash(model: nn.Module, name: str, built: Mapping[str, str] | None
     The same weights under another forward pass are another model. `built` is what the layers were set to before the
     first pass: what a pass has changed, as a kept activation or a count, is no setting.
     """
-    modules = {type(module).__module__ for module in model.modules()}
-    if ":" in name:
-        modules.add(name.partition(":")[0])
-    foreign = sorted(one for one in modules if not is_ours(one))
-    if not foreign:
+    modules = modules_of(model, name)
+    if not modules:
         return None
     now = settings_of_layers(model)
     settings = sorted(now.items() if built is None else now.items() & built.items())
-    return _files_hash(own_files(foreign), name, repr(model), repr(settings))
+    return _files_hash(own_files(modules), name, repr(model), repr(settings))
 
 
 def weights_hash(model: nn.Module) -> str:

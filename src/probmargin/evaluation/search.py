@@ -17,11 +17,11 @@ from probmargin.attacks.square import Square
 from probmargin.core.errors import UsageError
 from probmargin.core.losses import is_correct, logit_margin, probabilistic_margin
 from probmargin.core.noise import KeyedNoise
+from probmargin.core.registry import is_own
 from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample
 from probmargin.engine.devices import tf32
 from probmargin.evaluation.checks import no_answer
 from probmargin.evaluation.network import Form, SearchPrecision, Watched
-from probmargin.evaluation.own_code import is_ours
 from probmargin.evaluation.room import Room
 from probmargin.models.own import failed
 
@@ -75,7 +75,7 @@ def form_for(attack: Attack, search: SearchPrecision = "auto") -> Form | None:
     ('fp16', 'tf32')
     """
     # How a form is called is agreed with our attacks alone.
-    if search == "float32" or not is_ours(type(attack).__module__):
+    if search == "float32" or is_own(attack):
         return None
     if search in ("bf16", "tf32"):
         return search
@@ -210,7 +210,7 @@ def attempt(subject: Subject, stage: Stage, rows: torch.Tensor, call: Classifier
     except (UsageError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        if is_ours(type(stage.attack).__module__):
+        if not is_own(stage.attack):
             raise
         raise failed(f"attack {stage.attack.registered_name!r} fails", error) from None
 

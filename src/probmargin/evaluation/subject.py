@@ -22,7 +22,6 @@ from probmargin.evaluation.checks import SAME_OUTPUT, output_spread
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
 from probmargin.evaluation.export import save_adversarial
 from probmargin.evaluation.network import SearchPrecision
-from probmargin.evaluation.own_code import settings_of_layers
 from probmargin.evaluation.parts import model_code_hash, weights_hash
 from probmargin.evaluation.places import Place, Shard, check_adversarial, check_out, merge, parse_shard, place_of
 from probmargin.evaluation.protocol import PROTOCOLS, aa_examples_of, make_plan
@@ -30,6 +29,7 @@ from probmargin.evaluation.summary import summarize
 from probmargin.evaluation.verdicts import Verdicts
 from probmargin.models.build import build_model, origin
 from probmargin.models.checks import check_gradient, check_logits
+from probmargin.models.own_code import settings_of_layers
 from probmargin.runs.run import Run, open_run
 from probmargin.runs.weights import class_names, classes_of, with_weights
 
@@ -75,7 +75,7 @@ def evaluate_subject(request: EvaluationRequest, log: Say) -> tuple[dict[str, An
         check_out(request.out, request.run)
     if request.save_adversarial is not None:
         check_adversarial(request.save_adversarial, request.out)
-    run, model, data, built = open_subject(request, log)
+    run, model, data, code = open_subject(request, log)
     if run is None:
         _check_outputs(model, data, request)
     if not set(request.attacks) <= WITHOUT_GRADIENTS:
@@ -91,8 +91,7 @@ def evaluate_subject(request: EvaluationRequest, log: Say) -> tuple[dict[str, An
         if place.results is None and world.is_writer:
             log("no --out is given: results are printed and not kept, and what is stopped begins anew")
         shard = _shard(request, world, place)
-        name = str(request.model if run is None else run.record.get("model"))
-        work = _Work(request, name, settings, place, shard, local_device(pick_device(request.device), world), built)
+        work = _Work(request, settings, place, shard, local_device(pick_device(request.device), world), code)
         with place.saying_what_is_kept(fresh=request.fresh):
             results, path = work.run(model, data, log if world.is_writer else silent)
         if world.size == 1:
@@ -107,14 +106,12 @@ class _Work:
     """One process's share of an evaluation."""
 
     request: EvaluationRequest
-    name: str
-    """Of the model."""
     settings: EvaluationSettings
     place: Place
     shard: Shard
     device: torch.device
-    built: dict[str, str]
-    """What the model's layers were set to before its first pass."""
+    code: str | None
+    """What identifies the code of a model of the user's own."""
 
     def run(self, model: nn.Module, data: DataSet, log: Say) -> tuple[dict[str, Any], Path | None]:
         """Judge the examples of this share and write down what was found."""
@@ -128,8 +125,8 @@ class _Work:
         if self.device.type == "cpu" and self.settings.search in ("bf16", "tf32"):
             log(f"on a CPU searches compute in float32, not in {self.settings.search}")
         identity = {"weights": weights_hash(model), "data_fingerprint": data.fingerprint}
-        if code := model_code_hash(model, self.name, self.built):
-            identity["model_code"] = code
+        if self.code:
+            identity["model_code"] = self.code
         exports = self.request.save_adversarial is not None
         verdicts, images = judge(
             model.to(self.device),
@@ -195,8 +192,8 @@ def _shard(request: EvaluationRequest, world: World, place: Place) -> Shard:
     return Shard(world.rank, world.size)
 
 
-Opened: TypeAlias = tuple[Run | None, nn.Module, DataSet, dict[str, str]]
-"""The run, if it is one, the model, the data, and what the model's layers were set to before its first pass."""
+Opened: TypeAlias = tuple[Run | None, nn.Module, DataSet, str | None]
+"""The run, if it is one, the model, the data, and what identifies the code of a model of the user's own."""
 
 
 def open_subject(request: EvaluationRequest, log: Say) -> Opened:
@@ -216,10 +213,16 @@ def open_subject(request: EvaluationRequest, log: Say) -> Opened:
     found = run_data.data_of(run, request.data, request.data_dir, download=request.download, needs_train=False)
     if not run_data.is_own(run, found):
         _say_notes(found, log)
-    built = settings_of_layers(model)
-    found = run_data.with_classes_of(model, found, str(request.run))
+    found, code = _with_code(model, found, str(request.run), run.record["model"])
     run_data.check_data(run, found, is_named=request.data is not None, has_out=request.out is not None)
-    return run, model, found, built
+    return run, model, found, code
+
+
+def _with_code(model: nn.Module, data: DataSet, shown: str, name: str) -> tuple[DataSet, str | None]:
+    """The data, with as many classes as the model has, and the hash of the model's code, after its first pass."""
+    built = settings_of_layers(model)
+    data = run_data.with_classes_of(model, data, shown)
+    return data, model_code_hash(model, name, built)
 
 
 def _open_model(request: EvaluationRequest, log: Say) -> Opened:
@@ -242,8 +245,7 @@ def _open_model(request: EvaluationRequest, log: Say) -> Opened:
     else:
         whose = "the weights it is built with" if ":" in request.model else "random weights"
         log(f"no --checkpoint is given: {request.model} is judged with {whose}")
-    built = settings_of_layers(model)
-    return None, model, run_data.with_classes_of(model, data, request.model), built
+    return None, model, *_with_code(model, data, request.model, request.model)
 
 
 def _say_notes(data: DataSet, log: Say) -> None:

@@ -77,6 +77,7 @@ def make_card(subject: Exported, file: str, form: str, check: Check, licence: st
             "seed": record.get("seed"),
             "epochs": subject.epochs,
             "started_from": record.get("checkpoint_file"),
+            "changed_since": list(subject.changed),
             "commit": record.get("commit"),
             "hardware": record.get("hardware"),
             "versions": record.get("versions"),
@@ -246,6 +247,9 @@ def _conditions(card: dict[str, Any]) -> list[str]:
         lines.append(f"- Held out of training, to choose a state: {training['held_out']:,} images")
     if ema:
         lines.append(f"- The weights are a moving average over training (decay {ema['decay']:g})")
+    if training["changed_since"]:
+        names = ", ".join(map(_cell, training["changed_since"]))
+        lines.append(f"- Changed since training: {names}; the weights are here in the network as it was at the export")
     return lines
 
 

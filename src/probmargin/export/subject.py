@@ -14,11 +14,13 @@ from probmargin.core.speech import Say
 from probmargin.data.dataset import DataSet
 from probmargin.engine.files import read_json_object
 from probmargin.engine.shapes import misfit_audit, misfit_evaluation
-from probmargin.evaluation.parts import weights_hash
+from probmargin.evaluation.parts import model_code_hash, weights_hash
 from probmargin.evaluation.run_data import data_of, is_own
 from probmargin.evaluation.subject import first_images
 from probmargin.methods.method import Method
 from probmargin.models.build import origin
+from probmargin.models.checks import check_model
+from probmargin.models.own_code import settings_of_layers
 from probmargin.runs.run import Run, open_run
 from probmargin.training.validation import ball_of
 
@@ -67,6 +69,8 @@ class Exported:
     """What an audit of these very weights found."""
     epochs: int
     """How many epochs these weights were trained."""
+    changed: tuple[str, ...] = ()
+    """Files that the network is written in and that are not as they were in training."""
     state: Path | None = None
     """Where these weights lie, if they are not the run's last."""
 
@@ -94,6 +98,7 @@ def open_exported(request: ExportRequest, log: Say) -> Exported:
         log(line)
     model, epochs = _model(run, request, log)
     model = model.to("cpu").eval()
+    built = settings_of_layers(model)
     data = request.data_set or data_of(run, request.data, request.data_dir)
     if request.data_set is None and request.data is None and not is_own(run, data):
         raise UsageError(
@@ -102,12 +107,41 @@ def open_exported(request: ExportRequest, log: Say) -> Exported:
         )
     count = min(NUM_EXAMPLES, len(data.test)) if request.num_examples is None else request.num_examples
     test = first_images(data.test, count)
+    check_model(model, (data.channels, *data.image_size), data.num_classes, record["model"])
+    identity = _Identity(weights_hash(model), model_code_hash(model, record["model"], built))
     if request.results is None:
-        evaluation = _evaluation(run, model, log, is_last=request.checkpoint is None)
+        evaluation = _evaluation(run, identity, log, is_last=request.checkpoint is None)
     else:
-        evaluation = _given(request.results, run, model)
-    measured = (test.floats(), test.labels, evaluation, _audit(run, model), epochs, request.checkpoint)
-    return Exported(run, record, run.recipe, model, data, *measured)
+        evaluation = _given(request.results, run, identity)
+    return Exported(
+        run=run,
+        record=record,
+        recipe=run.recipe,
+        model=model,
+        data=data,
+        x=test.floats(),
+        labels=test.labels,
+        evaluation=evaluation,
+        audit=_audit(run, identity),
+        epochs=epochs,
+        changed=tuple(run.changed_since(model)),
+        state=request.checkpoint,
+    )
+
+
+@dataclass(frozen=True)
+class _Identity:
+    """What results of a model are known by."""
+
+    weights: str
+    code: str | None
+    """Of a network of the user's own."""
+
+    def misfit(self, found: dict[str, Any]) -> str:
+        """Of what else results are; "" where they are of this model. Older ones do not tell."""
+        if found.get("weights", self.weights) != self.weights:
+            return "another state"
+        return "the network as it was before" if found.get("model_code", self.code) != self.code else ""
 
 
 def _model(run: Run, request: ExportRequest, log: Say) -> tuple[nn.Module, int]:
@@ -115,43 +149,46 @@ def _model(run: Run, request: ExportRequest, log: Say) -> tuple[nn.Module, int]:
     if request.model is not None and request.checkpoint is None:
         return request.model, len(run.metrics)
     _, state, notes = run.load_state(request.checkpoint)
-    for note in [*notes, *([] if request.checkpoint else run.unfinished(state))]:
+    model = run.rebuild(state.part("ema") or state.part("model"))
+    for note in [*notes, *([] if request.checkpoint else run.unfinished(state)), *run.edited(model)]:
         log(note)
-    return run.rebuild(state.part("ema") or state.part("model")), int(state.facts["epoch"])
+    return model, int(state.facts["epoch"])
 
 
-def _evaluation(run: Run, model: nn.Module, log: Say, *, is_last: bool) -> dict[str, Any] | None:
-    """The run's evaluation, unless it is of other weights than these."""
+def _evaluation(run: Run, identity: _Identity, log: Say, *, is_last: bool) -> dict[str, Any] | None:
+    """The run's evaluation, unless it is of another model than this."""
     if not run.evaluation_path.exists():
         return None
     found = read_json_object(run.evaluation_path, misfit_evaluation)
-    judged = found.get("weights")
     # Results that do not say of which weights they are, are of the run's last.
-    if judged != weights_hash(model) if judged is not None else not is_last:
+    other = identity.misfit(found) or ("" if is_last or "weights" in found else "another state")
+    if other:
         command = judging(run.record, "evaluate", run.path) if is_last else ""
         fix = f"; judge it with: {command}" if command else ""
-        log(f"{run.evaluation_path} is of another state and is left out{fix}")
+        log(f"{run.evaluation_path} is of {other} and is left out{fix}")
         return None
     return found
 
 
-def _audit(run: Run, model: nn.Module) -> dict[str, Any] | None:
-    """The run's audit, unless it is of other weights than these."""
+def _audit(run: Run, identity: _Identity) -> dict[str, Any] | None:
+    """The run's audit, unless it is of another model than this."""
     if not run.audit_path.exists():
         return None
     found = read_json_object(run.audit_path, misfit_audit)
-    return found if found.get("weights") == weights_hash(model) else None
+    return found if "weights" in found and not identity.misfit(found) else None
 
 
-def _given(path: Path, run: Run, model: nn.Module) -> dict[str, Any]:
+def _given(path: Path, run: Run, identity: _Identity) -> dict[str, Any]:
     """Results that lie in a file of their own, if they are of this model and of the run's test images."""
     if not path.exists():
         raise UsageError(
             f"there are no results {path}; write them with: probmargin evaluate {typed(run.path)} --out FILE"
         )
     found = read_json_object(path, misfit_evaluation)
-    if found.get("weights") != weights_hash(model):
+    if found.get("weights") != identity.weights:
         raise UsageError(f"--results {path} is of other weights; evaluate the state that is exported, by --checkpoint")
+    if other := identity.misfit(found):
+        raise UsageError(f"--results {path} is of {other}: evaluate it again")
     if found.get("data_fingerprint") != run.record.get("data_fingerprint"):
         raise UsageError(f"--results {path} is of other images than the run's; evaluate it without --data")
     return found

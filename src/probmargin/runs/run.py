@@ -17,6 +17,7 @@ from probmargin.methods.method import Method
 from probmargin.methods.plugins import check_plugins
 from probmargin.methods.resolve import read_recipe
 from probmargin.models.build import build_model
+from probmargin.models.own_code import changed_files, fingerprints, modules_of
 
 
 @dataclass(frozen=True)
@@ -137,10 +138,30 @@ class Run:
         return self.load_model()[0]
 
     def load_model(self, state: Path | None = None) -> tuple[nn.Module, list[str]]:
-        """The same, or that of another state, with sentences on damaged ones and on training that is not finished."""
+        """The same, or that of another state, with sentences on what a user should know of it: a damaged state that was
+        passed over, training that is not finished, a network that was edited since."""
         _, saved, notes = self.load_state(state)
         left = [] if state is not None else self.unfinished(saved)
-        return self.rebuild(saved.part("ema") or saved.part("model")), [*notes, *left]
+        model = self.rebuild(saved.part("ema") or saved.part("model"))
+        return model, [*notes, *left, *self.edited(model)]
+
+    def edited(self, model: nn.Module) -> list[str]:
+        """A sentence where the network of this run is not as it was in training."""
+        changed = self.changed_since(model)
+        if not changed:
+            return []
+        have = "has" if len(changed) == 1 else "have"
+        return [
+            f"{', '.join(changed)} {have} changed since {self.path} was trained: its weights are taken in the network "
+            "as it is now"
+        ]
+
+    def changed_since(self, model: nn.Module) -> list[str]:
+        """Files that the network of this run is written in and that are not as they were when it was last trained."""
+        record = self.record
+        last = (record.get("resumes") or [{}])[-1]
+        known = last.get("model_files") or record.get("model_files") or ()
+        return changed_files(known, model_files(model, record["model"])) if known else []
 
     def unfinished(self, last: checkpoints.Checkpoint) -> list[str]:
         """A sentence where the last state is not the end of training: a run that ended by itself knows its time."""
@@ -172,6 +193,11 @@ class Run:
                 "bring back a copy of record.json, or the code of the model as it was"
             ) from None
         return model.eval()
+
+
+def model_files(model: nn.Module, name: str) -> list[dict[str, str]]:
+    """What a record says of the user's own files that a network is written in; nothing of networks of ours."""
+    return list(fingerprints(modules_of(model, name)).values())
 
 
 @checked

@@ -16,14 +16,24 @@ from probmargin.engine.files import write_json, write_json_lines, written_aside
 from probmargin.engine.lock import LOCK
 from probmargin.methods.method import Method
 from probmargin.methods.plain import completed
+from probmargin.models.own_code import changed_files
 from probmargin.runs.run import Run
 from probmargin.training.agreement import differences
 from probmargin.training.examples import Dynamics
-from probmargin.training.fork import Fork, Legacy, Wishes, check_fork, compiled_otherwise, described, legacy_of
-from probmargin.training.plugins import changed_files
+from probmargin.training.fork import (
+    OWN_FILES,
+    Fork,
+    Legacy,
+    Wishes,
+    check_fork,
+    compiled_otherwise,
+    described,
+    legacy_of,
+    own_files_of,
+)
 from probmargin.training.progress import Reporter
 
-_CONDITIONS = ("hardware", "precision", "compile", "processes", "sync_bn", "plugins")
+_CONDITIONS = ("hardware", "precision", "compile", "processes", "sync_bn", *OWN_FILES)
 """What a run may be gone on under that it did not begin under; the record says so."""
 
 _OF_THE_END = frozenset(
@@ -114,7 +124,7 @@ class Beginning:
         wanted = described(self.fork, run.record) if self.fork else origin
         if wanted:
             # Records of earlier versions do not tell.
-            untold = {"compile", "plugins"} - set(origin or ())
+            untold = {"compile", *OWN_FILES} - set(origin or ())
             wanted = {key: value for key, value in wanted.items() if key not in untold}
         if origin != wanted:
             found.append(f"forked_from is {origin!r} there and {wanted!r} here")
@@ -193,7 +203,8 @@ class Beginning:
         return saved
 
     def _say_changed(self, run: Run, reporter: Reporter) -> None:
-        if found := changed_files(run.record, self.environment):
+        there, here = (own_files_of(facts) for facts in (run.record, self.environment))
+        if found := list(dict.fromkeys(changed_files(there, here))):
             reporter.say(f"not as {run.path} began with: {', '.join(found)}; what follows is by the code of now")
 
     def _asked_anew(self) -> tuple[dict[str, Any], dict[str, Any]]:

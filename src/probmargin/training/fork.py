@@ -19,6 +19,10 @@ from probmargin.training.validation import Monitors, Validation
 _SAME = ("seed", "data", "data_fingerprint", "model", "model_settings", "validation", "label_noise", "precision")
 
 
+OWN_FILES = ("plugins", "model_files")
+"""Entries of a record on files of the user's own: of components, and of the network."""
+
+
 @dataclass(frozen=True)
 class Fork:
     """Where a run branches off: the state of another after some epochs."""
@@ -200,11 +204,16 @@ def compiled_otherwise(fork: Fork, own: str | None) -> str | None:
     return next((mode for mode in known if own is not None and mode not in (None, own)), None)
 
 
-def other_plugins(fork: Fork, own: Mapping[str, Any]) -> list[dict[str, Any]]:
+def own_files_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """All that a record says of files of the user's own."""
+    return [file for entry in OWN_FILES for file in record.get(entry) or ()]
+
+
+def other_files(fork: Fork, own: Mapping[str, Any], entry: str) -> list[dict[str, Any]]:
     """Files of the user's own that the state came about with and that are not those of the new run's record."""
-    mine = {plugin["sha256"] for plugin in own.get("plugins") or ()}
-    found = [plugin for place in _history(fork) for plugin in place.get("plugins") or ()]
-    return list({plugin["sha256"]: plugin for plugin in found if plugin["sha256"] not in mine}.values())
+    mine = {file["sha256"] for file in own.get(entry) or ()}
+    found = [file for place in _history(fork) for file in place.get(entry) or ()]
+    return list({file["sha256"]: file for file in found if file["sha256"] not in mine}.values())
 
 
 def _history(fork: Fork) -> list[dict[str, Any]]:
@@ -225,6 +234,5 @@ def described(fork: Fork, own: Mapping[str, Any]) -> dict[str, Any]:
         "checkpoint": record.get("checkpoint") or further.get("checkpoint"),
         "processes": record["processes"] if has_shares else further.get("processes"),
         "compile": compiled_otherwise(fork, own.get("compile")),
-        "plugins": other_plugins(fork, own),
-    }
+    } | {entry: other_files(fork, own, entry) for entry in OWN_FILES}
     return origin | {key: value for key, value in taken_over.items() if value}

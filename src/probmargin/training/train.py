@@ -22,7 +22,7 @@ from probmargin.evaluation.parts import weights_hash
 from probmargin.methods.method import Method
 from probmargin.methods.resolve import title
 from probmargin.models.build import origin
-from probmargin.runs.run import Run
+from probmargin.runs.run import Run, model_files
 from probmargin.training.assemble import Hardware
 from probmargin.training.board import Board
 from probmargin.training.distributed import check_shares, with_sync_bn
@@ -148,7 +148,9 @@ class Training:
             run=self.run,
             method=self.method,
             identity=identity,
-            environment=self._environment(monitors) | plugin_facts(self.method, monitors.counts if monitors else ()),
+            environment=self._environment(monitors)
+            | plugin_facts(self.method, monitors.counts if monitors else ())
+            | ({"model_files": files} if (files := model_files(model, name)) else {}),
             num_examples=len(self.images.train),
             shapes={name: tensor.shape for name, tensor in model.state_dict().items()},
             resume=self.request.resume,

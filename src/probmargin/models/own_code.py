@@ -7,24 +7,34 @@ import re
 import sys
 import sysconfig
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import partial
 from importlib.util import resolve_name
 from pathlib import Path, PurePath
 from types import MemberDescriptorType, ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-_OURS = ("torch", "probmargin")
+_KNOWN = ("torch", "probmargin")
+"""Packages whose versions a record names."""
 _INSTALLED = ("site-packages", "dist-packages")
 _EVERY_LAYERS = frozenset(vars(nn.Module()))
 """What each layer holds, of whatever kind."""
 _DEEPEST = 30
 """Levels of values within values that are told."""
+
+
+def modules_of(model: nn.Module, name: str) -> list[str]:
+    """The modules that a network's layers, and the factory of its name, are of, but for torch's and this package's."""
+    modules = {type(layer).__module__ for layer in model.modules()}
+    if ":" in name:
+        modules.add(name.partition(":")[0])
+    return sorted(one for one in modules if not _is_known(one))
 
 
 def own_files(names: Iterable[str]) -> dict[str, Path]:
@@ -41,7 +51,7 @@ def own_files(names: Iterable[str]) -> dict[str, Path]:
         name = waiting.pop()
         module = sys.modules.get(name)
         path = _file(module)
-        if name in files or module is None or path is None or is_ours(name):
+        if name in files or module is None or path is None or _is_known(name):
             continue
         files[name] = path
         waiting += [one for one in _imports(module, path) if not _is_installed(_file(sys.modules.get(one)))]
@@ -54,6 +64,25 @@ def fingerprints(names: Iterable[str]) -> dict[str, dict[str, str]]:
         name: {"file": _shown(name, path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
         for name, path in sorted(own_files(names).items())
     }
+
+
+def changed_files(there: Iterable[Mapping[str, Any]], here: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Files of the user's own whose content is another than it was: known by their name, or by what they register.
+
+    >>> there, here = ([{"file": "mine.py", "sha256": digits}] for digits in ("e24d", "4f2e"))
+    >>> changed_files(there, here)
+    ['mine.py']
+    """
+    known: dict[Any, str] = {}
+    for one in there:
+        known |= dict.fromkeys(_marks(one), one["sha256"])
+    return [one["file"] for one in here if any(known.get(mark, one["sha256"]) != one["sha256"] for mark in _marks(one))]
+
+
+def _marks(file: Mapping[str, Any]) -> list[Any]:
+    """What a file is known by: its name, and each component it registers."""
+    registers = file.get("registers") or {}
+    return [file["file"], *((family, name) for family, names in registers.items() for name in names)]
 
 
 def _shown(module: str, path: Path) -> str:
@@ -195,9 +224,9 @@ def _tensor(value: torch.Tensor) -> str:
         return kind
 
 
-def is_ours(name: str) -> bool:
+def _is_known(name: str) -> bool:
     """Whether a module is torch's or this package's."""
-    return name.partition(".")[0] in _OURS
+    return name.partition(".")[0] in _KNOWN
 
 
 def _file(module: ModuleType | None) -> Path | None:
