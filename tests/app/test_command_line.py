@@ -342,15 +342,24 @@ def test_an_interrupted_evaluation_says_whether_it_can_go_on(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_a_full_disk_is_one_line_and_exit_code_1(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_line_and_exit_code_1(
+    program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "run/recipe.json")
 
     monkeypatch.setattr(os, "fsync", full)
     result = program(*TRAIN, "--epochs", "1", "--out", "run")
     assert result.code == 1
-    words = "No space left on device: run/recipe.json; make room and start again, train with --resume"
+    words = "No space left on device: run/recipe.json; make room and start again, with --resume"
     assert result.err.strip() == f"probmargin: {words}"
+    words = words.removesuffix(", with --resume")
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert program(*TRAIN, "--epochs", "1", "--out", "other").code == 0
+    monkeypatch.setattr(os, "fsync", full)
+    for command in (("evaluate", "other", "--attacks", "nat"), ("report", "other", "-o", "page.html")):
+        assert program(*command).err.strip() == f"probmargin: {words}", "what is no training has no --resume"
 
 
 def test_two_things_at_once_are_refused(program: Program) -> None:

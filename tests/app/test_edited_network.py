@@ -1,6 +1,7 @@
 """A network of one's own whose file was edited since training: every command that takes its weights says so."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,19 +37,19 @@ FEW = ("--num-examples", "40")
 CHANGED = "net.py has changed since run was trained: its weights are taken in the network as it is now"
 
 
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+def forget() -> None:
     """Import the user's files anew, as another process would."""
     for name in ("net", "parts"):
-        monkeypatch.delitem(__import__("sys").modules, name, raising=False)
+        sys.modules.pop(name, None)
 
 
-def edit(monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str) -> None:
+def edit(name: str, old: str, new: str) -> None:
     file = Path(name)
     text = file.read_text(encoding="utf-8")
     assert old in text
     # Of another length: bytecode that is kept goes by length and second.
     file.write_text(text.replace(old, new), encoding="utf-8")
-    forget(monkeypatch)
+    forget()
 
 
 @pytest.fixture
@@ -72,8 +73,8 @@ def test_a_network_of_ours_has_none(program: Program) -> None:
     assert "model_files" not in open_run("run").record
 
 
-def test_an_unchanged_network_is_taken_without_a_word(trained: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    forget(monkeypatch)
+def test_an_unchanged_network_is_taken_without_a_word(trained: Program) -> None:
+    forget()
     for command in (JUDGE, ("audit", "run", *FEW), ("export", "run", "--format", "safetensors", "-o", "w.safetensors")):
         result = trained(*command)
         assert result.code == 0, result.err
@@ -81,9 +82,9 @@ def test_an_unchanged_network_is_taken_without_a_word(trained: Program, monkeypa
     assert "Changed since" not in Path("w.safetensors.card.md").read_text(encoding="utf-8")
 
 
-def test_commands_that_take_its_weights_say_what_was_edited(trained: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_that_take_its_weights_say_what_was_edited(trained: Program) -> None:
     assert trained(*JUDGE).code == trained("audit", "run", *FEW).code == 0
-    edit(monkeypatch, "net.py", "self.flat(x)", "self.flat(1.0 - x)")
+    edit("net.py", "self.flat(x)", "self.flat(1.0 - x)")
     exported = trained("export", "run", "--format", "safetensors", "-o", "w.safetensors", *FEW)
     assert exported.code == 0, exported.err
     assert CHANGED in exported.out
@@ -101,18 +102,18 @@ def test_commands_that_take_its_weights_say_what_was_edited(trained: Program, mo
     assert "Audit, on the" in card
 
 
-def test_a_file_that_it_imports_counts(trained: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    edit(monkeypatch, "parts.py", "return nn.Linear(64, num_classes)", "return nn.Linear(64, num_classes, bias=True)")
+def test_a_file_that_it_imports_counts(trained: Program) -> None:
+    edit("parts.py", "return nn.Linear(64, num_classes)", "return nn.Linear(64, num_classes, bias=True)")
     assert CHANGED.replace("net.py", "parts.py") in trained(*JUDGE).out
 
 
-def test_going_on_with_an_edited_network_is_said_and_listed(trained: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_going_on_with_an_edited_network_is_said_and_listed(trained: Program) -> None:
     before = open_run("run").record["model_files"]
     two = (*TRAIN[:-4], "--epochs", "2", "--keep-epochs", "1", "--out")
     assert trained(*two, "long").code == 0
     for file in Path("long/checkpoints").glob("state-0002.*"):
         file.unlink()
-    edit(monkeypatch, "net.py", "self.flat(x)", "self.flat(1.0 - x)")
+    edit("net.py", "self.flat(x)", "self.flat(1.0 - x)")
     said = "not as long began with: net.py; what follows is by the code of now"
     resumed = trained(*two, "long", "--resume")
     assert resumed.code == 0, resumed.err
@@ -131,9 +132,9 @@ def test_going_on_with_an_edited_network_is_said_and_listed(trained: Program, mo
     assert "fork is finished" in again.out, again.err
 
 
-def test_results_of_an_edited_network_are_refused_for_a_card(trained: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_an_edited_network_are_refused_for_a_card(trained: Program) -> None:
     assert trained(*JUDGE, "--out", "found.json").code == 0
-    edit(monkeypatch, "net.py", "self.flat(x)", "self.flat(1.0 - x)")
+    edit("net.py", "self.flat(x)", "self.flat(1.0 - x)")
     trained.refuses(
         "--results found.json is of the network as it was before: evaluate it again",
         *("export", "run", "--format", "safetensors", "-o", "w.safetensors", "--results", "found.json"),

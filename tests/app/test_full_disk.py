@@ -84,7 +84,7 @@ def test_no_room_for_the_third_state(program: Program, monkeypatch: pytest.Monke
     result = program(*TRAIN, *QUICK, *KEPT, "--out", "run")
     assert result.code == 1
     assert result.err.startswith("probmargin: No space left on device: ")
-    assert result.err.strip().endswith("; make room and start again, train with --resume")
+    assert result.err.strip().endswith("; make room and start again, with --resume")
     assert len(result.err.strip().splitlines()) == 1
     assert [path.name for path in open_run("run").states()] == ["state-0001", "state-0002"]
     assert not list(Path("run").rglob("*.part"))

@@ -116,6 +116,17 @@ def test_what_needs_no_attack() -> None:
     assert {check["verdict"] for check in outside["checks"][2:]} == {"not run"}
 
 
+def test_a_model_that_names_one_class_is_warned_about() -> None:
+    class Says(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.stack([x.mean(dim=(1, 2, 3)), 2 + x.mean(dim=(1, 2, 3))], 1)
+
+    x, labels = torch.rand(20, 1, 4, 4, generator=torch.Generator().manual_seed(0)), torch.ones(20, dtype=torch.long)
+    labels[0] = 0
+    assert by_name(audit(Says(), x, labels, "Linf", 0.1))["one_answer"]["verdict"] == "warn"
+    assert by_name(audit(Says(), x[1:], labels[1:], "Linf", 0.1))["one_answer"]["verdict"] == "pass"
+
+
 def test_a_check_that_is_no_number_warns() -> None:
     assert Check("noise", float("nan")).verdict == "warn"
     assert Check("noise", RULES["noise"].threshold).verdict == "pass"

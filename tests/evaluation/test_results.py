@@ -8,12 +8,13 @@ import torch
 from autoattack_helpers import Linear, linear_task
 from hypothesis import given, settings as example_settings, strategies as st
 from strategies import images, tiny_net
+from torch import nn
 
 from probmargin import api as pm
 from probmargin.core.losses import logit_margin, probabilistic_margin
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, evaluate, judge
 from probmargin.evaluation.search import inside_threat_model
-from probmargin.evaluation.summary import summarize
+from probmargin.evaluation.summary import closing_lines, summarize
 from probmargin.evaluation.verdicts import EntryVerdicts, Verdicts, join, worst_case
 
 
@@ -174,3 +175,31 @@ def test_log_lines_say_what_ran() -> None:
     assert lines[2].startswith("apgd-ce - 1/1 - ")
     assert lines[3].startswith("robust accuracy after APGD-CE: ")
     assert lines[-1].startswith("apgd-ce: ")
+
+
+class Says(nn.Module):
+    """Gives the same class for everything."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([0 * x.mean(dim=(1, 2, 3)), 1 + x.mean(dim=(1, 2, 3)), x.flatten(1)[:, 0] - 9], 1)
+
+
+def test_a_model_that_names_one_class_is_no_robust_one() -> None:
+    x, labels = torch.rand(20, 1, 2, 2, generator=torch.Generator().manual_seed(0)), torch.ones(20, dtype=torch.long)
+    labels[0] = 2
+    said: list[str] = []
+    result = evaluate(
+        Says(), x, labels, attacks=["nat", "pgd-2"], settings=EvaluationSettings(eps=0.1), log=said.append
+    )
+    assert result["worst_case"]["robust_accuracy"] == 0.95
+    line = "the model answers class 1 to every clean image: what it keeps is that class's share of the images"
+    assert line in result["warnings"]
+    assert f"warning: {line}" in said
+    assert result["worst_case"]["worst_class"] == {"class": 2, "robust_accuracy": 0.0, "num_examples": 1}
+    assert "worst class: 2, 0.00% of 1" in closing_lines(result)
+    only = evaluate(Says(), x, labels, attacks=["nat"], settings=EvaluationSettings(eps=0.1))
+    assert line in only["warnings"]
+    named = closing_lines({**only, "classes": ["a", "b", "c"]})
+    assert named[0] == "worst class: c, 0.00% of 1"
+    alike = evaluate(Says(), x[1:], labels[1:], attacks=["nat"], settings=EvaluationSettings(eps=0.1))
+    assert not alike["warnings"], "one class is all there is"

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from probmargin._version import __version__
 from probmargin.core.errors import UsageError
 
-_JOURNEY = "demo list train watch evaluate merge audit report compare inspect export import reproduce".split()
+JOURNEY = "demo list train watch evaluate merge audit report compare inspect export import reproduce".split()
 
 
 class InOrder(TyperGroup):
@@ -22,7 +22,7 @@ class InOrder(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names; one that the journey does not know comes last."""
-        return sorted(self.commands, key=lambda name: _JOURNEY.index(name) if name in _JOURNEY else len(_JOURNEY))
+        return sorted(self.commands, key=lambda name: JOURNEY.index(name) if name in JOURNEY else len(JOURNEY))
 
 
 app = typer.Typer(

@@ -14,7 +14,7 @@ from probmargin.cli import (
     study as study,
     train as train,
 )
-from probmargin.cli.app import app, fail
+from probmargin.cli.app import JOURNEY, app, fail
 from probmargin.core.errors import Failure, Interrupted, UsageError
 
 INTERRUPTED = 130
@@ -56,9 +56,15 @@ def _fail_or_raise(error: Exception) -> None:
     if hasattr(error, "format_message"):
         _fail_in_parsing(error)
     if isinstance(error, OSError):
-        fix = "; make room and start again, train with --resume" if error.errno == errno.ENOSPC else ""
+        fix = _room() if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         fail(f"{error.strerror or error}: {error.filename or 'the system gave no file name'}{fix}", 1)
     raise error
+
+
+def _room() -> str:
+    """What to do on a full disk; a command that has begun to train goes on where it was."""
+    command = next((word for word in sys.argv[1:] if word in JOURNEY), "")
+    return "; make room and start again" + (", with --resume" if command == "train" else "")
 
 
 def _fail_in_parsing(error: Any) -> None:

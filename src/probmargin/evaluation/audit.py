@@ -26,6 +26,7 @@ from probmargin.evaluation.checks import (
     is_undefined,
     is_zero,
     looks_like_probabilities,
+    names_one_class,
     no_answer,
     output_spread,
 )
@@ -157,6 +158,7 @@ def _look(bench: Bench) -> list[Check]:
     useless = torch.cat(list(bench.room.in_chunks(torch.arange(len(bench.x), device=bench.x.device), work)))
     return [
         Check("softmax_output", float(looks_like_probabilities(logits))),
+        Check("one_answer", float(names_one_class(logits, bench.labels))),
         Check("stochastic_output", output_spread(bench.call, bench.x)),
         Check("zero_gradients", float(useless.double().mean())),
     ]

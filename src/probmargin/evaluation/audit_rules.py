@@ -45,6 +45,11 @@ RULES = {
     "softmax_output": Rule(
         "1 where outputs look like probabilities", 0.0, "Return logits: a softmax at the end flattens the gradient."
     ),
+    "one_answer": Rule(
+        "1 where all images get the same answer, though their labels differ",
+        0.0,
+        "Look at accuracy by class: what answers one class to everything withstands every attack, and is of no use.",
+    ),
     "stochastic_output": Rule(
         "largest distance between outputs of one image in five passes",
         1e-4,

@@ -95,6 +95,26 @@ def output_spread(call: Classifier, x: Images, passes: int = 5) -> float:
     return max(float((one - other).norm(dim=1).max()) for one, other in combinations(rows, 2))
 
 
+def names_one_class(logits: Logits, labels: Labels) -> bool:
+    """Whether every image gets the same answer, though their labels differ.
+
+    >>> one, both = torch.tensor([[2.0, 1.0], [3.0, 1.0]]), torch.tensor([[2.0, 1.0], [1.0, 3.0]])
+    >>> labels = torch.tensor([0, 1])
+    >>> names_one_class(one, labels), names_one_class(both, labels), names_one_class(one, labels[:1].expand(2))
+    (True, False, False)
+    """
+    answers = logits.argmax(dim=1)
+    return bool((answers == answers[0]).all()) and bool((labels != labels[0]).any())
+
+
+def one_class_warning(logits: Logits, labels: Labels) -> list[str]:
+    """A model that says the same of everything: its accuracy, attacked or not, is one class's share."""
+    if not names_one_class(logits, labels):
+        return []
+    answer = int(logits[0].argmax())
+    return [f"the model answers class {answer} to every clean image: what it keeps is that class's share of the images"]
+
+
 def randomness_warning(call: Classifier, x: Images) -> list[str]:
     """Five passes that disagree."""
     if output_spread(call, x) > SAME_OUTPUT:

@@ -137,8 +137,8 @@ class _Work:
             log=log,
             keep=Keep(self.place.parts, identity, positions, exports, self.request.fresh, hardware(self.device)),
         )
-        facts = {**verdicts.facts, "data": data.name, "test_images": len(data.test), **identity}
-        facts |= surroundings(self.device)
+        facts = {**verdicts.facts, "data": data.name, "classes": list(data.classes), "test_images": len(data.test)}
+        facts |= identity | surroundings(self.device)
         verdicts = replace(verdicts, facts=facts, index=test.index.cpu().numpy())
         exported = {}
         if self.request.save_adversarial is not None and images is not None:

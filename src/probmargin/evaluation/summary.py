@@ -1,6 +1,6 @@
 """Verdicts into the plain data of evaluation.json."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,13 @@ def accuracy_entry(correct: Array, labels: Array, num_classes: int, *, clean: bo
     successes, total = int(correct.sum()), len(correct)
     shares = per_class_accuracy(correct, labels, num_classes)
     name = "accuracy" if clean else "robust_accuracy"
-    worst = min((share, label) for label, share in enumerate(shares) if share is not None)
+    share, label = min((share, label) for label, share in enumerate(shares) if share is not None)
     return {
         name: successes / total,
         "interval": list(wilson_interval(successes, total)),
         "num_examples": total,
         "per_class": shares,
-        "worst_class": {"class": worst[1], name: worst[0]},
+        "worst_class": {"class": label, name: share, "num_examples": int((labels == label).sum())},
         "correct": "".join("1" if right else "0" for right in correct.tolist()),
     }
 
@@ -129,8 +129,22 @@ def closing_lines(results: dict[str, Any]) -> list[str]:
         attacks = ", ".join(worst["attacks"])
         of = f"the first {count}" if is_whole and count < results["num_examples"] else count
         lines.append(f"worst case over {attacks}: {share:.2%} of {of} [{low:.2%}, {high:.2%}]")
+    if entry := results.get("worst_case") or results.get("nat"):
+        lines.append(_worst_class(entry, results.get("classes")))
     shard = "" if is_whole else f", shard {results['shard']}"
     seen, there = results["num_examples"], results.get("test_images", 0)
     part = f" of {there}" if is_whole and seen < there else ""
     where = f"at {results['norm']} eps {radius(results['eps'])}, {seen}{part} images"
     return [*lines, f"{where}, protocol {results['protocol']}{shard}"]
+
+
+def _worst_class(entry: Mapping[str, Any], classes: Sequence[str] | None) -> str:
+    """The class that does worst, which an average over uneven classes hides.
+
+    >>> _worst_class({"worst_class": {"class": 1, "robust_accuracy": 0.25, "num_examples": 4}}, ["cat", "dog"])
+    'worst class: dog, 25.00% of 4'
+    """
+    found = entry["worst_class"]
+    share = found["accuracy" if "accuracy" in found else "robust_accuracy"]
+    name = classes[found["class"]] if classes else found["class"]
+    return f"worst class: {name}, {share:.2%} of {found['num_examples']}"
