@@ -655,12 +655,12 @@ def test_an_own_attack_that_leaves_its_ball_breaks_nothing_and_is_told_of(
     write("lab.py", OWN.replace(*way))
     load_plugin("lab.py")
     x, labels = images(1, 12, size=8)
-    result = pm.evaluate(tiny_net(5), (0.2 * x, labels), ["nat", "own-shift"], eps=0.3)
+    result = pm.evaluate(tiny_net(6), (0.2 * x, labels), ["nat", "own-shift"], eps=0.3)
     assert result["own-shift"]["correct"] == result["nat"]["correct"] != "1" * 12, "as if there were no attack"
     assert result["worst_case"]["robust_accuracy"] == result["nat"]["accuracy"]
     assert result["margins"]["worst_case"] == result["margins"]["clean"]
     assert result["warnings"] == ["own-shift left the ball or [0, 1] on 12 images, which count unattacked"]
-    assert pm.evaluate(tiny_net(5), (0.2 * x, labels), ["pgd-2"], eps=0.3)["warnings"] == []
+    assert pm.evaluate(tiny_net(6), (0.2 * x, labels), ["pgd-2"], eps=0.3)["warnings"] == []
 
 
 def test_what_left_the_ball_is_told_again_where_it_is_read_back(program: Program) -> None:
