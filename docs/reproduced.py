@@ -13,6 +13,7 @@ from scipy.special import ndtri, stdtrit as t_end
 
 from probmargin.evaluation.autoattack import VERSIONS
 from probmargin.experiments.catalogue import find
+from probmargin.experiments.experiment import SHORT_AA
 from probmargin.experiments.grid import make_grid
 from probmargin.experiments.records import read_records
 from probmargin.experiments.results_page import kept_tables
@@ -21,6 +22,7 @@ from probmargin.reporting.claims import Judged, judge
 from probmargin.reporting.compare import Comparison, Z, compare
 from probmargin.reporting.render import claim_rows
 from probmargin.reporting.render_words import cell_text, comparison_texts
+from probmargin.reporting.spec import Contrast
 from probmargin.reporting.study_text import table as markdown_table
 from probmargin.reporting.tables import Cell, Line, Table, build_table
 
@@ -28,6 +30,11 @@ TITLES = ("NAT", "PGD", "APGD", "CW", "AA")
 REWEIGHTED = ("mail-at - at", "gairat - at", "mail-at - gairat", "mail-mart - mart-beta6")
 QUESTION = ("mail-trades - trades", "mail-trades - trades-beta5", "mail-trades-official-2021 - mail-trades")
 """Differences of table 2 that bear on weights against attack."""
+UNWEIGHTED = {"mail-trades": "trades-beta5"} | dict.fromkeys(
+    ("mail-trades-pm-nat", "gair-trades", "mail-trades-mm-adv", "mail-trades-step", "mail-trades-hinge-as-printed"),
+    "mail-trades-pm-dif",
+)
+"""Weights under TRADES, and the row of the same burn-in that has none, or all but none."""
 BEFORE_SQUARE = "two-by-two-before-square-s*.json"
 
 
@@ -35,6 +42,7 @@ def _compared(line: Line) -> list[list[str]]:
     """Ours in every column and, where the paper has the row, its numbers and how ours stand to them."""
     cells = list(map(line.cell, TITLES))
     rows = [[_ours(cell, line.trials) if cell and cell.mean is not None else "-" for cell in cells]]
+    rows[0][-1] = _with_part(line, rows[0][-1])
     if any(cell and cell.published for cell in cells):
         rows.append([f"{cell.published[0]:.2f}" if cell and cell.published else "-" for cell in cells])
         rows.append([_distance(cell) for cell in cells])
@@ -45,6 +53,16 @@ def _ours(cell: Cell, trials: int) -> str:
     """A number, and on how many of the test images it rests where that is not all."""
     text = cell_text(cell, trials)
     return f"{text}, first {cell.column.first:,}" if cell.column.is_part else text
+
+
+def _with_part(line: Line, told: str) -> str:
+    """AutoAttack of all images, and of the first ones alone in a table that has rows of which there is no more."""
+    whole = line.cell("AA")
+    first = SHORT_AA[-1]
+    part = next((cell for cell in line.cells if cell.column.first == first and cell.verdicts), None)
+    if whole is None or part is None or whole.column.is_part:
+        return told
+    return f"{told}; {cell_text(part, line.trials)}, first {first:,}"
 
 
 def _distance(cell: Cell | None) -> str:
@@ -105,7 +123,22 @@ def verdicts(results: Path) -> str:
         f"Of {len(found)} claims of the paper {counts['holds']} hold, {counts['does not hold']} do not, "
         f"{counts['undecided']} are undecided and {counts['not tested']} are not tested yet. With intervals widened "
         f"for the {compared} comparisons behind them (Bonferroni) {strict['holds']} hold and "
-        f"{strict['does not hold']} do not{_among_seeds(results, found, compared)}.\n"
+        f"{strict['does not hold']} do not{_among_seeds(results, found, compared)}.{_left_open(tables)}\n"
+    )
+
+
+def _left_open(tables: list[Table]) -> str:
+    """Which of the verdicts rest on a row that may be another than the paper's."""
+    counts: Counter[str] = Counter()
+    for table in tables:
+        ours = {line.row.id for line in table.lines if line.row.left_open}
+        decided = (one for one in table.claims if one.verdict in ("holds", "does not hold"))
+        counts.update(one.verdict for one in decided if ours & {one.claim.row, *one.claim.others})
+    if not counts:
+        return ""
+    return (
+        f" {counts['holds']} of those that hold and {counts['does not hold']} of those that do not rest on rows of "
+        "which the paper leaves a setting open."
     )
 
 
@@ -116,8 +149,8 @@ def _among_seeds(results: Path, found: list[Judged], compared: int) -> str:
         return ""
     counts = Counter(_widened(one, compared, std).verdict for one in found)
     return (
-        f"; with the spread between seeds added too, {std:.2f} points a row in the two-by-two, {counts['holds']} hold "
-        f"and {counts['does not hold']} do not"
+        f"; with the spread between seeds added too, {std:.2f} points of AutoAttack a row in the two-by-two, "
+        f"{counts['holds']} hold and {counts['does not hold']} do not"
     )
 
 
@@ -169,6 +202,35 @@ def reweighting(results: Path) -> str:
     found = [one for one in table2.comparisons if one.contrast.title in REWEIGHTED]
     found = [one for one in found if one.column.title in ("PGD", "AA")]
     return _paired(found, table2) if found else "None of these rows has a record yet.\n"
+
+
+def within_burn_in(results: Path) -> str:
+    """What weights bring under TRADES, each row less the one without weights that shares its burn-in."""
+    lines = {line.row.id: line for table in kept_tables(results) for line in table.lines if line.trials}
+    rows = []
+    for row, base in UNWEIGHTED.items():
+        if row in lines and base in lines:
+            cells = [_apart(lines[row], lines[base], title) for title in ("NAT", "PGD", "AA")]
+            rows.append([f"`{row}`", f"`{base}`", *cells])
+    if not rows:
+        return "None of these rows has a record yet.\n"
+    return markdown_table(["row", "less", "NAT", "PGD", "AA"], rows) + "\n"
+
+
+def _apart(plus: Line, minus: Line, title: str) -> str:
+    """A row less another over the images that both were judged on, with how many these are where it is not all."""
+    cells = plus.cell(title), minus.cell(title)
+    if not all(cell and cell.verdicts for cell in cells):
+        return "-"
+    ours, other = (cell for cell in cells if cell)
+    names = plus.row.id, minus.row.id
+    found = compare(
+        Contrast("", names[:1], names[1:]), ours.column, {names[0]: ours.verdicts, names[1]: other.verdicts}
+    )
+    if found is None:
+        return "-"
+    text = comparison_texts(found)[2]
+    return f"{text}, first {found.num_examples:,}" if ours.column.is_part or other.column.is_part else text
 
 
 def open_question(results: Path) -> str:
@@ -280,6 +342,7 @@ PARTS: Mapping[str, Callable[[Path], str]] = {
     "verdicts": verdicts,
     "open-question": open_question,
     "reweighting": reweighting,
+    "within-burn-in": within_burn_in,
     "before-square": before_square,
     "reproduction": reproduction,
     "claims": claims,

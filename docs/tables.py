@@ -262,7 +262,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "large-runs": large_runs,
     "table3-forecast": table3_forecast,
     **{name: by_name(name) for name in ("reproduced", "verdicts", "reweighting", "open-question")},
-    **{name: by_name(name) for name in ("reproduction", "claims", "smoke", "before-square")},
+    **{name: by_name(name) for name in ("reproduction", "claims", "smoke", "before-square", "within-burn-in")},
     "label-noise": label_noise,
     "figure1c": findings("full/figure1c"),
     **{name: findings(name) for name in ("figure2", "figure4")},

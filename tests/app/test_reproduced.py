@@ -17,6 +17,7 @@ from probmargin.core.stats import agreement_bound
 from probmargin.experiments.results_page import kept_tables
 from probmargin.experiments.table2 import METHODS
 from probmargin.reporting.compare import Comparison, compare
+from probmargin.reporting.render_words import comparison_texts
 from probmargin.reporting.spec import Contrast
 from probmargin.reporting.tables import Line
 
@@ -181,33 +182,73 @@ def printed_gap(table: str, plus: str, minus: str, title: str) -> str:
     return f"{abs(numbers[0] - numbers[1]):.2f}"
 
 
+FALLING = ("mail-trades", "mail-trades-pm-nat", "gair-trades", "mail-trades-mm-adv", "mail-trades-step")
+"""Rows of TRADES whose weights fall with safety."""
+
+
+def base_of(row: str) -> str:
+    """The row of the same burn-in whose examples all count the same, or almost."""
+    return "trades-beta5" if row == "mail-trades" else "mail-trades-pm-dif"
+
+
+def test_weights_are_compared_with_what_shares_their_burn_in(parts: Any, tmp_path: Path) -> None:
+    assert parts["within-burn-in"](tmp_path) == "None of these rows has a record yet.\n"
+    keep(tmp_path, made_up("mail-trades", 1010))
+    assert parts["within-burn-in"](tmp_path) == "None of these rows has a record yet.\n", "nothing to compare with"
+    keep(tmp_path, made_up("trades-beta5", 1000))
+    (cells,) = cells_of(parts["within-burn-in"](tmp_path))
+    assert cells[:2] == ["`mail-trades`", "`trades-beta5`"]
+    assert all(cell.startswith("+0.50 [") for cell in cells[2:]), "ten of 2,000 images"
+    parents = {file.stem: fork_of(file) for file in (ROOT / "results").glob("cifar10-resnet18-*-s1.json")}
+    shown = cells_of(parts["within-burn-in"](ROOT / "results"))
+    assert [cells[0] for cells in shown] == [f"`{row}`" for row in (*FALLING, "mail-trades-hinge-as-printed")]
+    for row, less in ((cells[0].strip("`"), cells[1].strip("`")) for cells in shown):
+        assert less == base_of(row)
+        assert parents[f"cifar10-resnet18-{row}-s1"] == parents[f"cifar10-resnet18-{less}-s1"], "one burn-in"
+    assert all(cells[4].endswith(", first 2,000") == (cells[1] == "`mail-trades-pm-dif`") for cells in shown)
+
+
+def fork_of(record: Path) -> str:
+    """The run whose burn-in a record's run went through."""
+    told = json.loads(record.read_text(encoding="utf-8"))
+    return str((told.get("forked_from") or {}).get("run", told["id"]))
+
+
 def test_what_the_page_says_of_measures_of_safety_is_so() -> None:
     ours, steps = "mail-trades", "gair-trades"
-    assert beyond("table1", steps) == beyond("table1", f"{ours}-pm-nat") == beyond("table5", f"{ours}-mm-adv") == []
-    adv, nat = (paired(row, steps, "AA") for row in (ours, f"{ours}-pm-nat"))
-    assert min(adv.interval[0], nat.interval[0]) > 0, "better than LPS holds"
-    gaps = [printed_gap("table1", row, steps, "AA") for row in (ours, f"{ours}-pm-nat")]
-    assert f"by {adv.difference:.2f} points for PM-adv, where the paper has {gaps[0]}" in PAGE
-    assert f"{nat.difference:.2f} for PM-nat ({gaps[1]})" in PAGE
-    plain = {title: paired(steps, "trades-beta5", title) for title in ("NAT", "PGD", "AA")}
-    assert f"ends {-plain['AA'].difference:.2f} points below TRADES without weights" in PAGE
-    assert f"{-plain['NAT'].difference:.2f} in natural accuracy, and shows no gain under PGD" in PAGE
-    assert {title: one.is_clear for title, one in plain.items()} == {"NAT": True, "PGD": False, "AA": True}
-    places = {title: paired(ours, f"{ours}-pm-nat", title) for title in ("NAT", "PGD", "AA")}
-    assert {title: one.is_clear for title, one in places.items()} == {"NAT": True, "PGD": False, "AA": False}
-    gap = printed_gap("table1", ours, f"{ours}-pm-nat", "NAT")
-    assert f"{-places['NAT'].difference:.2f} points more natural accuracy (printed {gap})" in PAGE
-    assert not any(paired(f"{ours}-pm-dif", "trades-beta5", title).is_clear for title in ("PGD", "AA"))
+    weights = {row: {title: paired(row, base_of(row), title) for title in ("NAT", "PGD", "AA")} for row in FALLING}
+    assert all(of["NAT"].interval[1] < 0 for of in weights.values()), "all cost natural accuracy"
+    assert [row for row, of in weights.items() if of["PGD"].interval[0] <= 0] == [steps], "all but LPS gain under PGD"
+    decided = {row: of["AA"].difference > 0 for row, of in weights.items() if of["AA"].is_clear}
+    assert decided == {f"{ours}-step": True, steps: False}, "the step gains, LPS loses, the others show neither"
+    chance = paired(f"{ours}-pm-dif", "trades-beta5", "NAT")
+    low, high = chance.interval
+    assert low > 0
+    assert f"{chance.difference:.2f} points [{low:+.2f}, {high:+.2f}] above `trades-beta5` in natural accuracy" in PAGE
     sizes = []
     for row in (f"{ours}-pm-dif", ours):
         file = ROOT / "results" / f"cifar10-resnet18-{row}-s1.metrics.jsonl"
         sizes.append(json.loads(file.read_text(encoding="utf-8").splitlines()[-1])["effective_sample_size"])
     assert f"count like {sizes[0]:,.0f} of the 50,000 images (PM-adv's like {sizes[1]:,.0f})" in PAGE
-    logits = {title: paired(ours, f"{ours}-mm-adv", title) for title in ("NAT", "AA")}
-    lost = [printed_gap("table5", ours, f"{ours}-mm-adv", title) for title in ("NAT", "AA")]
-    assert f"costs {logits['NAT'].difference:.2f} points of natural accuracy (printed {lost[0]})" in PAGE
-    assert f"it shows no loss, where the paper has one of {lost[1]}" in PAGE
-    assert {title: one.is_clear for title, one in logits.items()} == {"NAT": True, "AA": False}
+    adv, nat = (paired(row, steps, "AA") for row in (ours, f"{ours}-pm-nat"))
+    assert min(adv.interval[0], nat.interval[0]) > 0, "better than LPS holds"
+    gaps = [printed_gap("table1", row, steps, "AA") for row in (ours, f"{ours}-pm-nat")]
+    assert f"by {adv.difference:.2f} points for PM-adv and by {nat.difference:.2f} for PM-nat" in PAGE
+    assert f"less than half of what the paper has ({gaps[0]} and {gaps[1]})" in PAGE
+    assert 2 * adv.difference < float(gaps[0])
+    assert 2 * nat.difference < float(gaps[1])
+    holds = [paired(row, steps, "PGD").interval[0] > 0 for row in (ours, f"{ours}-pm-nat")]
+    assert holds == [True, False], "under PGD for PM-adv alone"
+    places = {title: paired(ours, f"{ours}-pm-nat", title) for title in ("NAT", "PGD", "AA")}
+    assert {title: one.is_clear for title, one in places.items()} == {"NAT": True, "PGD": False, "AA": False}
+    kept = -places["NAT"].difference
+    assert f"the {kept:.2f} points of natural accuracy that PM-nat keeps more are mostly the burn-ins'" in PAGE
+    assert chance.difference > kept / 2
+    gainers = [row for row in FALLING if row != steps]
+    assert min(gainers, key=lambda row: weights[row]["NAT"].difference) == f"{ours}-mm-adv", "costs most"
+    assert line_of("table5", f"{ours}-mm-adv").row.left_open
+    tables = {"table1": (steps, f"{ours}-pm-nat"), "table5": (f"{ours}-mm-adv",), "table6": (f"{ours}-step",)}
+    assert not any("AA" in beyond(table, row) for table, rows in tables.items() for row in rows)
 
 
 def test_what_the_page_says_of_weight_functions_is_so() -> None:
@@ -215,10 +256,15 @@ def test_what_the_page_says_of_weight_functions_is_so() -> None:
     assert beyond("table6", f"{row}-step") == ["NAT"]
     assert beyond("table6", f"{row}-hinge-as-printed") == ["NAT", "PGD", "AA"]
     steps = {title: paired(f"{row}-step", row, title) for title in ("NAT", "PGD", "AA")}
+    told = {title: " ".join(comparison_texts(one)) for title, one in steps.items()}
+    chance = {title: f"p {float(text.rpartition('p ')[2].split()[0]):.3f}" for title, text in told.items()}
     low, high = steps["AA"].interval
-    assert f"{steps['PGD'].difference:.2f} points above it under PGD and {steps['AA'].difference:.2f}" in PAGE
-    assert f"[{low:+.2f}, {high:+.2f}] under AutoAttack, {-steps['NAT'].difference:.2f} below it in natural" in PAGE
+    assert f"{steps['PGD'].difference:.2f} points above under PGD ({chance['PGD']})" in PAGE
+    assert f"{steps['AA'].difference:.2f} [{low:+.2f}, {high:+.2f}] above under AutoAttack" in PAGE
+    assert f"{-steps['NAT'].difference:.2f} below in natural accuracy ({chance['NAT']})" in PAGE
     assert {title: one.is_clear for title, one in steps.items()} == {"NAT": True, "PGD": True, "AA": False}
+    burn_ins = paired(f"{row}-pm-dif", "trades-beta5", "NAT").difference
+    assert -steps["NAT"].difference < burn_ins, "no more than burn-ins do"
     cells = [cell for cell in map(line_of("table6", f"{row}-hinge-as-printed").cell, ("NAT", "AA")) if cell is not None]
     assert f"at {cells[0].mean:.2f}% natural accuracy and at {cells[1].mean:.2f}% under AutoAttack" in PAGE
     theirs = [cell.published[0] for cell in cells if cell.published is not None]
@@ -336,7 +382,7 @@ def test_the_seconds_of_autoattack_are_those_of_the_records() -> None:
 def test_claims_are_counted_and_listed(parts: Any, tmp_path: Path) -> None:
     keep(tmp_path, made_up("at", 1000))
     keep(tmp_path, made_up("gairat", 700))
-    counted = "Of 71 claims of the paper 2 hold, 2 do not, 0 are undecided and 67 are not tested yet."
+    counted = "Of 72 claims of the paper 2 hold, 2 do not, 0 are undecided and 68 are not tested yet."
     wider = "With intervals widened for the 4 comparisons behind them (Bonferroni) 2 hold and 2 do not.\n"
     assert parts["verdicts"](tmp_path) == f"{counted} {wider}"
     text = parts["claims"](tmp_path)
@@ -349,7 +395,7 @@ def test_a_claim_that_holds_narrowly_does_not_among_many(parts: Any, tmp_path: P
     keep(tmp_path, made_up("mail-trades", 1007))
     # 7 of 2,000 images one way: 7 ± 1.96 * 3 at one comparison, 7 ± 2.50 * 3 at four.
     said = parts["verdicts"](tmp_path)
-    assert said.startswith("Of 71 claims of the paper 4 hold, 0 do not, 0 are undecided and 67 are not tested yet.")
+    assert said.startswith("Of 72 claims of the paper 4 hold, 0 do not, 0 are undecided and 68 are not tested yet.")
     assert said.endswith("widened for the 4 comparisons behind them (Bonferroni) 0 hold and 0 do not.\n")
 
 
@@ -359,7 +405,7 @@ def test_a_claim_that_holds_narrowly_over_seeds_does_not_among_many(parts: Any, 
         keep(tmp_path, made_up("mail-trades", 1000 + gained, seed))
     # 2 points, deviation 0.5 over seeds: 2 ± 4.30 * 0.29 at one comparison, 2 ± 8.86 * 0.29 at four; over images ± 0.8.
     said = parts["verdicts"](tmp_path)
-    assert said.startswith("Of 71 claims of the paper 4 hold, 0 do not, 0 are undecided")
+    assert said.startswith("Of 72 claims of the paper 4 hold, 0 do not, 0 are undecided")
     assert said.endswith("widened for the 4 comparisons behind them (Bonferroni) 0 hold and 0 do not.\n")
 
 
@@ -442,7 +488,9 @@ def test_what_the_page_says_of_weights_and_attack_in_words_is_so(parts: Any, tmp
         over_seeds[cells[0]] = [float(number) for number in SIGNED.findall(cells[-1])]
         chance[cells[0]] = [float(number) for number in re.findall(r"p ([\d.]+)", cells[-1])]
     low, high = paper.interval
-    recipes = f"the paper's {paper.difference:+.2f} [{low:+.2f}, {high:+.2f}] in one seed and that of the first code"
+    recipes = (
+        f"the paper's brings {paper.difference:+.2f} [{low:+.2f}, {high:+.2f}] in one seed, that of the first code"
+    )
     assert f"{recipes} {whole.difference:+.2f} and {robust[release][0]:+.2f} in two" in PAGE
     ends = [paper.interval[1], whole.interval[1], *(high for _, _, high in robust.values())]
     assert max(*ends, *(both[1] for both in over_seeds.values() if both)) < 2.5, "none is near what the paper prints"

@@ -23,6 +23,8 @@ class Row:
     """Where those numbers are another row's, or another table's: whose."""
     is_extra: bool = False
     """Not in the paper's table."""
+    left_open: str = ""
+    """Settings that the paper does not print and that are therefore ours; "" where it prints all."""
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,7 @@ class Grid:
             published_for=row.published_for,
             # Another row's doubts stand beside that row.
             doubts={} if row.published_for else doubts(place),
+            left_open=row.left_open if place else "",
         )
 
 

@@ -51,6 +51,8 @@ class RowSpec:
     """Where the published numbers are another row's, or another table's: whose."""
     doubts: Mapping[str, str] = field(default_factory=dict)
     """What speaks against a published number, by the title of the column."""
+    left_open: str = ""
+    """Settings that whoever published its numbers does not print; "" where none is known."""
 
     def run_id(self, seed: int) -> str:
         """The name of one run."""

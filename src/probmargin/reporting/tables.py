@@ -83,7 +83,7 @@ class Line:
     row: RowSpec
     cells: tuple[Cell, ...]
     remarks: tuple[str, ...] = ()
-    """Records that were refused, and what speaks against printed numbers."""
+    """Records that were refused, what speaks against printed numbers, and what the paper leaves open."""
 
     @property
     def trials(self) -> int:
@@ -188,7 +188,8 @@ def _line(
         if place is not None:
             cells[place] = replace(cells[place], published=published)
     doubts = [f"the paper's {column}: {text}" for column, text in found.row.doubts.items()]
-    return Line(found.row, tuple(cells), (*found.refused, *doubts))
+    left_open = [found.row.left_open] if found.row.left_open else []
+    return Line(found.row, tuple(cells), (*found.refused, *doubts, *left_open))
 
 
 def _cell(spec: TableSpec, found: RowRecords, protocol: ColumnProtocol, failures: Mapping[str, str]) -> Cell:
