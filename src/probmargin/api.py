@@ -45,6 +45,7 @@ from probmargin.methods.pieces import (
 from probmargin.methods.propose import propose
 from probmargin.methods.resolve import resolve
 from probmargin.models.checks import check_is_network
+from probmargin.models.layers import Normalize
 from probmargin.runs.run import Run as StoredRun, open_run
 from probmargin.runs.trained import Run
 from probmargin.training.drop_in import loss_recipe, recipe_loss
@@ -60,6 +61,7 @@ __all__ = [
     "KeyedNoise",
     "LossTerms",
     "Method",
+    "Normalize",
     "Run",
     "UsageError",
     "at_loss",
@@ -170,7 +172,7 @@ def train(
     in_files = None if placement == "auto" else placement == "files"
     dataset = as_data_set(data, data_dir, download=download, in_files=in_files)
     own = reporter or Reporter(quiet=not verbose)
-    proposal = propose(dataset) if isinstance(method, str) else None
+    proposal = propose(dataset, is_tuning=checkpoint is not None) if isinstance(method, str) else None
     recipe = resolve(
         method,
         preset=preset,

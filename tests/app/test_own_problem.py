@@ -270,6 +270,58 @@ def test_proposals_follow_the_data() -> None:
     assert "eps" not in said.line(resolve("standard", data=scales["small"]))
 
 
+def test_given_weights_are_tuned_at_a_low_rate(program: Program) -> None:
+    scales = [propose(images(count, size=2), is_tuning=True) for count in (200, LARGE_SET)]
+    assert [found and found.scale.lr for found in scales] == [0.01, 0.01]
+    pictures(Path("pictures"))
+    Path("small.py").write_text(NET.replace("nn.BatchNorm2d(8), ", ""), encoding="utf-8")
+    options = ("--data", "folder:pictures", "--model", "small:build")
+    assert "lr " not in program(*train(*options)).out.splitlines()[0]
+    weights = ("--checkpoint", "run/checkpoints/state-0002.safetensors")
+    first = next(
+        line for line in program(*train(*options, *weights, "--out", "tuned")).out.splitlines() if "eps" in line
+    )
+    assert ", lr 0.01 (low, to keep what the weights know), " in first
+    assert "--epochs N, --set lr=..., --set augment.flip=true" in first
+    assert open_run("tuned").recipe.lr == 0.01
+    own = program(*train(*options, *weights, "--out", "own", "--set", "lr=0.02"))
+    assert "lr 0.02 (as you set it)" in own.out
+    assert open_run("own").recipe.lr == 0.02
+    data = images(40)
+    run = pm.train("standard", model="small-cnn", data=data, out="python", epochs=1, device="cpu")
+    state = run.path / "checkpoints" / "state-0001.safetensors"
+    again = pm.train("standard", model="small-cnn", data=data, out="again", epochs=1, device="cpu", checkpoint=state)
+    assert (run.recipe.lr, again.recipe.lr) == (0.05, 0.01)
+
+
+@pytest.mark.parametrize("star", ["", "*"], ids=["a network", "its layers"])
+def test_a_network_that_normalises_takes_the_weights_of_the_one_inside(program: Program, star: str) -> None:
+    pictures(Path("pictures"))
+    Path("small.py").write_text(NET.replace("nn.BatchNorm2d(8), ", ""), encoding="utf-8")
+    inside = f"{star}small.build(num_classes, in_channels)"
+    wrapped = f"nn.Sequential(pm.Normalize([0.4, 0.5, 0.6], [0.2, 0.2, 0.2]), {inside})"
+    Path("whole.py").write_text(
+        "import probmargin as pm\nimport small\nfrom torch import nn\n\n\n"
+        f"def build(num_classes: int, in_channels: int) -> nn.Module:\n    return {wrapped}\n",
+        encoding="utf-8",
+    )
+    bare = build_model("small:build", num_classes=3, in_channels=3)
+    torch.save(bare.state_dict(), "bare.pt")
+    options = ("--data", "folder:pictures", "--model", "whole:build", "--checkpoint", "bare.pt")
+    twice = program(*train(*options, "--normalize"))
+    assert twice.code == 2
+    assert "whole:build normalises its images itself: leave out --normalize" in twice.err
+    assert program(*train(*options, "--set", "lr=1e-12")).code == 0
+    run = open_run("run")
+    assert "mean_std" not in run.record["model_settings"]
+    x = torch.rand(2, 3, 8, 8)
+    expected = bare.eval()((x - torch.tensor([0.4, 0.5, 0.6]).view(1, 3, 1, 1)) / 0.2)
+    torch.testing.assert_close(run.model(x), expected)
+    assert program("evaluate", "run", "--attacks", "nat").code == 0
+    assert program("export", "run", "--format", "safetensors", "-o", "whole.safetensors").code == 0
+    torch.testing.assert_close(pm.load_model("whole.safetensors", "whole:build")(x), expected)
+
+
 def test_separation_is_the_distance_to_another_class() -> None:
     pixels = np.zeros((4, 1, 2, 2), dtype=np.uint8)
     pixels[2:, 0, 0, 0] = 51

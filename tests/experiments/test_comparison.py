@@ -149,6 +149,83 @@ def test_numbers_at_other_radii_and_of_fewer_images_are_no_one_column(tmp_path: 
     ]
 
 
+def results(path: Path, weights: str = "before", **changes: Any) -> Path:
+    """A file that `evaluate --out` left."""
+    found = record("at", evaluation={"data": "digits", "weights": weights, "data_fingerprint": "f", **changes})
+    path.write_text(json.dumps(found["evaluation"]), encoding="utf-8")
+    return path
+
+
+def test_a_model_that_was_not_trained_here_stands_beside_every_seed(tmp_path: Path) -> None:
+    before = results(tmp_path / "before.json", model="mynet:build", **aa(8 / 255, "1000"))
+    runs = [run(tmp_path / f"a{seed}", seed=seed, aa=text) for seed, text in ((4, "1100"), (5, "1110"), (6, "1111"))]
+    table = table_of([before, *runs], "")
+    assert table.spec.title == "1 recipe, 3 runs, 1 given model"
+    assert table.spec.model == "mynet:build and small-cnn"
+    assert [(line.row.id, line.trials) for line in table.lines] == [("before", 1), ("at", 3)]
+    (found,) = (one for one in table.comparisons if one.column.title == "AutoAttack")
+    assert found.contrast.title == "at - before"
+    assert (found.seeds, found.seed_differences) == ((4, 5, 6), (25.0, 50.0, 75.0))
+    assert not table.missing
+    assert not table.remarks
+
+
+def test_two_models_that_were_not_trained_here_are_compared_without_a_seed(tmp_path: Path) -> None:
+    files = [
+        results(tmp_path / "one.json", "1", **aa(8 / 255, "1100")),
+        results(tmp_path / "two.json", "2", **aa(8 / 255, "0001")),
+    ]
+    said: list[str] = []
+    table = compare_runs(CompareRequest(runs=tuple(files)), said.append)
+    assert table.spec.title == "2 given models"
+    assert "| two - one | AutoAttack | -25.00 " in said[0]
+    assert " 1/2, p 1.0000 | - |" in said[0]
+    assert "s-1" not in said[0]
+    compare_runs(CompareRequest(runs=tuple(files), format="comparisons.csv"), said.append)
+    assert ",AutoAttack,aa,standard,4,,-25.0000," in said[1], "no seed"
+
+
+def test_results_of_a_runs_weights_are_the_runs(tmp_path: Path) -> None:
+    first = run(tmp_path / "a", weights="w", evaluation={"weights": "w"})
+    wide = results(tmp_path / "wide.json", "w", **aa(0.2, "1100"))
+    table = table_of([first, wide], "")
+    assert [line.row.id for line in table.lines] == ["at"]
+    assert [column.title for column in table.spec.columns] == [
+        "clean",
+        "AutoAttack Linf 8/255",
+        "AutoAttack Linf 0.2",
+    ]
+    other_code = results(tmp_path / "code.json", "w", model_code="edited", **aa(0.2, "1100"))
+    assert [line.row.id for line in table_of([first, other_code], "").lines] == ["at", "code"]
+    halves = [results(tmp_path / "half.json", "x"), results(tmp_path / "rest.json", "x", **aa(0.2, "1111"))]
+    assert [line.row.id for line in table_of(halves, "").lines] == ["half"]
+
+
+def test_clean_images_are_the_same_in_every_ball_and_by_any_seed(tmp_path: Path) -> None:
+    runs = [
+        run(tmp_path / "a", nat="1100", evaluation={"eps": 0.1, "protocol": "custom"}),
+        run(tmp_path / "b", "mail-at", nat="1110", evaluation={"norm": "L2", "eps": 0.5, "seed": 3}),
+        run(tmp_path / "c", "trades", nat="1111"),
+    ]
+    table = table_of(runs, "")
+    cells = [line.cell("clean") for line in table.lines]
+    assert [cell.mean if cell else None for cell in cells] == [50.0, 75.0, 100.0]
+    assert [one.difference for one in table.comparisons if one.column.title == "clean"] == [25.0, 50.0]
+
+
+def test_files_that_hold_no_results_are_named(tmp_path: Path) -> None:
+    (tmp_path / "notes.json").write_text('{"norm": "Linf"}', encoding="utf-8")
+    (tmp_path / "net.py").write_text("import torch", encoding="utf-8")
+    for name in ("notes.json", "net.py"):
+        with pytest.raises(UsageError, match=f"{name} holds no results: name a run's folder, or FILE.json of"):
+            table_of([tmp_path / name], "")
+    with pytest.raises(UsageError, match=r"there is no file .*nix\.json; check its name"):
+        table_of([tmp_path / "nix.json"], "")
+    bad = results(tmp_path / "bad.json", nat={"correct": "10x"})
+    with pytest.raises(UsageError, match=r"bad\.json is damaged \(nat\.correct has other characters"):
+        table_of([bad], "")
+
+
 def test_what_cannot_be_compared_gets_one_line(tmp_path: Path) -> None:
     first = run(tmp_path / "a")
     other = run(tmp_path / "b", data="cifar10")

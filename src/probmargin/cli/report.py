@@ -25,7 +25,10 @@ def report(
 @app.command(short_help="Make a table of runs, averaged over seeds.")
 def compare(
     runs: Annotated[
-        list[Path], typer.Argument(help="folders of judged runs; the first's recipe is what others are compared with")
+        list[Path],
+        typer.Argument(
+            help="folders of judged runs, and files of evaluate --out; all are compared with the first's recipe"
+        ),
     ],
     form: Annotated[str | None, typer.Option("--format", help="md, tex, csv or comparisons.csv")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="a file, whose suffix is the format")] = None,

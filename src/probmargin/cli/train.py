@@ -100,7 +100,8 @@ def train(
     load = functools.cache(
         lambda: load_data(data, data_dir, download=download, image_size=image_size, in_files=in_files)
     )
-    proposal = propose(load()) if recipe is None and ":" in data else None
+    own = recipe is None and ":" in data
+    proposal = propose(load(), is_tuning=checkpoint is not None) if own else None
     resolved = resolve(
         read_recipe(recipe) if recipe else method,
         preset=preset,

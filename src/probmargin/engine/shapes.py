@@ -173,6 +173,7 @@ class EvaluationShape(TypedDict):
 
     norm: str
     eps: float
+    model: NotRequired[str]
     num_examples: NotRequired[int]
     protocol: NotRequired[str]
     seed: NotRequired[int]

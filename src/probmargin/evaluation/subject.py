@@ -91,7 +91,8 @@ def evaluate_subject(request: EvaluationRequest, log: Say) -> tuple[dict[str, An
         if place.results is None and world.is_writer:
             log("no --out is given: results are printed and not kept, and what is stopped begins anew")
         shard = _shard(request, world, place)
-        work = _Work(request, settings, place, shard, local_device(pick_device(request.device), world), code)
+        name = str(run.record["model"] if run else request.model)
+        work = _Work(request, settings, place, shard, local_device(pick_device(request.device), world), name, code)
         with place.saying_what_is_kept(fresh=request.fresh):
             results, path = work.run(model, data, log if world.is_writer else silent)
         if world.size == 1:
@@ -110,6 +111,8 @@ class _Work:
     place: Place
     shard: Shard
     device: torch.device
+    name: str
+    """The model's, as it is asked for."""
     code: str | None
     """What identifies the code of a model of the user's own."""
 
@@ -137,7 +140,13 @@ class _Work:
             log=log,
             keep=Keep(self.place.parts, identity, positions, exports, self.request.fresh, hardware(self.device)),
         )
-        facts = {**verdicts.facts, "data": data.name, "classes": list(data.classes), "test_images": len(data.test)}
+        facts = {
+            **verdicts.facts,
+            "model": self.name,
+            "data": data.name,
+            "classes": list(data.classes),
+            "test_images": len(data.test),
+        }
         facts |= identity | surroundings(self.device)
         verdicts = replace(verdicts, facts=facts, index=test.index.cpu().numpy())
         exported = {}

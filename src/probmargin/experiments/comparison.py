@@ -1,6 +1,9 @@
-"""Runs of one's own as a table: a row a recipe, its seeds averaged, each row against the first over the same images."""
+"""Runs of one's own as a table: a row a recipe, its seeds averaged, each row against the first over the same images.
 
-from collections.abc import Mapping, Sequence
+A model that was not trained here is a row too, by the file that `evaluate --out` wrote of it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,13 +13,14 @@ from probmargin.core.records import canonical_hash
 from probmargin.core.shell import judging, typed
 from probmargin.core.speech import Say
 from probmargin.core.words import counted, radius
-from probmargin.engine.files import check_replaces, write_text
+from probmargin.engine.files import check_replaces, holds_json, read_json_object, write_text
+from probmargin.engine.shapes import misfit_evaluation
 from probmargin.methods.plain import completed
-from probmargin.reporting.cells import Record, deviation, evaluations
+from probmargin.reporting.cells import Record, deviation, evaluations, weights_of
 from probmargin.reporting.page.missing import attacks
 from probmargin.reporting.page.words import attack_name
 from probmargin.reporting.render import FORMATS
-from probmargin.reporting.spec import ColumnSpec, Contrast, RowSpec, TableSpec
+from probmargin.reporting.spec import CLEAN, NO_SEED, ColumnSpec, Contrast, RowSpec, TableSpec
 from probmargin.reporting.tables import Table, build_table
 from probmargin.runs.run import open_run
 
@@ -27,7 +31,7 @@ _FACTS = ("model", "label_noise", "validation", "checkpoint", "precision")
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest:
-    """Which runs, and how the table is written."""
+    """Which runs and files of results, and how the table is written."""
 
     runs: tuple[Path, ...]
     format: str | None = None
@@ -80,20 +84,20 @@ def compare_runs(request: CompareRequest, say: Say) -> Table:
 
 def table_of(runs: Sequence[Path], command: str) -> Table:
     """The table, from what the runs were judged by."""
-    records = [_row_record(path) for path in runs]
+    records = _gathered(runs)
     data = dict.fromkeys(str(record["data"]) for record, _ in records)
     if len(data) > 1:
         raise UsageError(f"the runs are on {' and '.join(data)}: give those on one data set")
     names = _names(records)
     rows = {record["recipe_hash"]: record["recipe"] for record, _ in records}
     first, *others = (names[key] for key in rows)
-    models = " and ".join(dict.fromkeys(str(record["recipe"]["trained"]["model"]) for record, _ in records))
+    models = " and ".join(dict.fromkeys(str(record["model"]) for record, _ in records if record.get("model")))
     seeds: dict[str, set[int]] = {}
     for record, _ in records:
         seeds.setdefault(record["recipe_hash"], set()).add(record["seed"])
     spec = TableSpec(
         name="compare",
-        title=f"{counted(len(rows), 'recipe')}, {counted(len(records), 'run')}",
+        title=_title(records),
         claim="",
         command=command,
         data=next(iter(data)),
@@ -111,7 +115,67 @@ def table_of(runs: Sequence[Path], command: str) -> Table:
     return build_table(spec, [{**record, "model": models} for record, _ in records])
 
 
-def _row_record(path: Path) -> tuple[dict[str, Any], Path]:
+def _title(records: Sequence[tuple[Record, Path]]) -> str:
+    """How many rows of each kind there are."""
+    given = sum(record["seed"] == NO_SEED for record, _ in records)
+    recipes = len({record["recipe_hash"] for record, _ in records}) - given
+    found = [counted(recipes, "recipe"), counted(len(records) - given, "run")] if recipes else []
+    return ", ".join([*found, counted(given, "given model")] if given else found)
+
+
+def _gathered(paths: Iterable[Path]) -> list[tuple[dict[str, Any], Path]]:
+    """A record for each run, and for each model that files of results alone tell of, in the order they are named.
+
+    Results that are of a run's weights are the run's, as are two files of one model that model's.
+    """
+    named = list(dict.fromkeys(paths))
+    files = [path for path in named if path.is_file() or path.suffix == ".json"]
+    records = {path: _run_record(path) for path in named if path not in files}
+    for path in files:
+        found = _results(path)
+        owner = next((record for record in records.values() if _is_of(found, record)), None)
+        if owner is None:
+            records[path] = _file_record(path, found)
+        else:
+            owner["evaluations"] = {**(owner.get("evaluations") or {}), str(path): found}
+    return [(records[path], path) for path in named if path in records]
+
+
+def _results(path: Path) -> dict[str, Any]:
+    """What a file of `evaluate --out` holds."""
+    if not path.exists():
+        raise UsageError(f"there is no file {path}; check its name")
+    if not holds_json(path, "protocol", "norm", "eps", "data", "weights"):
+        raise UsageError(f"{path} holds no results: name a run's folder, or FILE.json of probmargin evaluate --out")
+    return read_json_object(path, misfit_evaluation)
+
+
+def _is_of(found: Mapping[str, Any], record: Record) -> bool:
+    """Are results of a record's weights, in the network that others of its results are of?"""
+    others = [other.get("model_code") for other in evaluations(record)]
+    is_alike = not others or found.get("model_code") in others
+    return is_alike and found["weights"] == weights_of(record) and found["data"] == record.get("data")
+
+
+def _file_record(path: Path, found: dict[str, Any]) -> dict[str, Any]:
+    """What stands for a model that is known by its results alone."""
+    recipe = {"weights": found["weights"], "code": found.get("model_code")}
+    return {
+        "id": str(path),
+        "method": path.stem,
+        "recipe": recipe,
+        "recipe_hash": canonical_hash(recipe),
+        "seed": NO_SEED,
+        "data": found["data"],
+        "data_fingerprint": found.get("data_fingerprint"),
+        "model": found.get("model"),
+        "weights": found["weights"],
+        "train_seconds": 0.0,
+        "evaluation": found,
+    }
+
+
+def _run_record(path: Path) -> dict[str, Any]:
     """A run's record, whose recipe also holds what else its training was, so that a row is one way of training."""
     record = open_run(path).record
     trained = {key: record[key] for key in _FACTS if record.get(key)}
@@ -122,7 +186,7 @@ def _row_record(path: Path) -> tuple[dict[str, Any], Path]:
     trained |= {"model_code": code} if code else {}
     trained |= {"departs": departs} if (departs := deviation(record)) else {}
     recipe = {**completed(record["recipe"]), "trained": trained}
-    return {**record, "id": str(path), "recipe": recipe, "recipe_hash": canonical_hash(recipe)}, path
+    return {**record, "id": str(path), "recipe": recipe, "recipe_hash": canonical_hash(recipe)}
 
 
 def _names(records: Sequence[tuple[Record, Path]]) -> dict[str, str]:
@@ -140,29 +204,30 @@ def _names(records: Sequence[tuple[Record, Path]]) -> dict[str, str]:
 
 
 def _columns(records: Sequence[Record]) -> tuple[ColumnSpec, ...]:
-    """Every attack that a run was judged by, at every radius; on as many images as all of them looked at."""
-    found: dict[tuple[str, str, str, float], list[Mapping[str, Any]]] = {}
+    """Every attack that a run was judged by, at every radius; on as many images as all of them looked at.
+
+    Clean images are the same in every ball, and one column.
+    """
+    found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for record in records:
-        longest: dict[tuple[str, str, str, float], Mapping[str, Any]] = {}
+        longest: dict[tuple[Any, ...], Mapping[str, Any]] = {}
         # By another seed's noise nothing is compared.
         for evaluation in (one for one in evaluations(record) if not one.get("seed") and {"norm", "eps"} <= one.keys()):
             for name in (one for one in attacks(dict(evaluation)) if "correct" in evaluation[one]):
-                key = (name, str(evaluation.get("protocol")), str(evaluation["norm"]), float(evaluation["eps"]))
+                ball = (str(evaluation.get("protocol")), str(evaluation["norm"]), float(evaluation["eps"]))
+                key = (name,) if name == CLEAN else (name, *ball)
                 known = longest.get(key)
                 if known is None or len(known[name]["correct"]) < len(evaluation[name]["correct"]):
                     longest[key] = evaluation
         for key, evaluation in longest.items():
             found.setdefault(key, []).append(evaluation)
-    # Clean images are the same in every ball: the numbers that most runs share stand for them.
-    clean = sorted((key for key in found if key[0] == "nat"), key=lambda key: -len(found[key]))
-    for key in clean[1:]:
-        del found[key]
-    balls = {(norm, eps) for name, _, norm, eps in found if name != "nat"}
+    balls = {key[2:] for key in found if key != (CLEAN,)}
     columns = []
-    for (name, protocol, norm, eps), judged in found.items():
+    for (name, *_), judged in found.items():
         fewest = min(len(evaluation[name]["correct"]) for evaluation in judged)
         is_part = any(fewest < (evaluation.get("test_images") or 0) for evaluation in judged)
-        where = f" {norm} {radius(eps)}" if len(balls) > 1 and name != "nat" else ""
+        protocol, norm, eps = (judged[0][key] for key in ("protocol", "norm", "eps"))
+        where = f" {norm} {radius(eps)}" if len(balls) > 1 and name != CLEAN else ""
         first = fewest if is_part else None
         column = ColumnSpec(
             title=attack_name(name) + where, attack=name, first=first, protocol=protocol, norm=norm, eps=eps

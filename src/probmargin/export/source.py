@@ -79,7 +79,7 @@ def model_source(subject: Exported) -> str:
         body, call = _own(name, arguments)
     else:
         body, call = _built_in(name, arguments)
-    if (mean_std := mean_std_of(subject.model)) is not None:
+    if subject.settings.get("mean_std") and (mean_std := mean_std_of(subject.model)) is not None:
         mean, std = (tuple(float(f"{value:.9g}") for value in part) for part in mean_std)
         call = f"nn.Sequential(Normalize({mean}, {std}), {call})"
     return _HEAD.format(title=f"{name}, trained by {subject.recipe.method} with probmargin.") + body + _loader(call)

@@ -19,6 +19,8 @@ LARGE_IMAGE = 64
 """Images with a longer side get the radius usual for photographs, not that of thumbnails."""
 _SMALL_LR = 0.05
 """At 0.1, which suits networks with batch norm, one without it collapsed on six classes of drawn shapes."""
+_TUNING_LR = 0.01
+"""From given weights: at 0.05 some of what they knew was lost on the same shapes, at 0.002 not enough was learnt."""
 _LEAST_STEPS = 400
 _EPOCHS = (30, 200)
 _BATCH = (16, 128)
@@ -37,24 +39,32 @@ class Proposal:
     reason: str
     """Why this radius."""
     count: int
+    is_tuning: bool = False
+    """Does training start from given weights?"""
 
     def line(self, recipe: Method) -> str:
         """What a recipe made of the proposal and of the user's own settings amounts to."""
         steps = math.ceil(self.count / recipe.batch_size)
         length = f"{counted(recipe.epochs, 'epoch')} of {steps} batch{'' if steps == 1 else 'es'}"
+        options = "--epochs N"
+        if self.is_tuning:
+            why = "low, to keep what the weights know" if recipe.lr == self.scale.lr else "as you set it"
+            length, options = f"{length}, lr {recipe.lr:g} ({why})", f"{options}, --set lr=..."
         if recipe.attack is None:
-            return f"{self.found}: {length}; set your own with --epochs N"
+            return f"{self.found}: {length}; set your own with {options}"
         eps = float(getattr(recipe.attack, "eps", 0.0))
         reason = self.reason if eps == self.scale.eps else "as you set it"
         flips = "flips" if recipe.augment.flip else "no flips"
         return (
             f"{self.found}: eps {radius(eps)} ({reason}), {length}, {flips}; set your own with --set attack.eps=..., "
-            "--epochs N, --set augment.flip=true"
+            f"{options}, --set augment.flip=true"
         )
 
 
-def propose(data: DataSet) -> Proposal | None:
+def propose(data: DataSet, *, is_tuning: bool = False) -> Proposal | None:
     """The size of attacks and of training for a data set; None for one that has its own recipe.
+
+    From given weights (`is_tuning`) the learning rate is lower.
 
     The radius is 8/255 for colour images, 4/255 for large ones and 0.1 for grey ones, but never more than a quarter of
     the distance between images of different classes: beyond half of it the classes would overlap.
@@ -69,8 +79,10 @@ def propose(data: DataSet) -> Proposal | None:
         batch = min(max(2 ** int(math.log2(max(count / 8, 1))), _BATCH[0]), _BATCH[1])
         epochs = min(max(_EPOCHS[0], math.ceil(_LEAST_STEPS / math.ceil(count / batch))), _EPOCHS[1])
         scale = replace(scale, epochs=epochs, lr=_SMALL_LR, weight_decay=5e-4, batch_size=batch)
+    if is_tuning:
+        scale = replace(scale, lr=_TUNING_LR)
     shape = "x".join(map(str, (data.channels, *data.image_size)))
-    return Proposal(scale, f"{count} training images of {data.num_classes} classes, {shape}", reason, count)
+    return Proposal(scale, f"{count} training images of {data.num_classes} classes, {shape}", reason, count, is_tuning)
 
 
 def _radius(data: DataSet) -> tuple[float, str]:

@@ -7,7 +7,7 @@ from typing import Any
 from probmargin.core.records import canonical_hash
 from probmargin.core.words import counted
 from probmargin.engine.shapes import misfit_verdicts
-from probmargin.reporting.spec import ColumnSpec, RowSpec, TableSpec
+from probmargin.reporting.spec import CLEAN, ColumnSpec, RowSpec, TableSpec
 
 Record = Mapping[str, Any]
 
@@ -161,9 +161,17 @@ def weights_of(record: Record) -> str | None:
 
 def judged(record: Record, column: ColumnSpec) -> tuple[Mapping[str, Any], str]:
     """The evaluation that has a column's verdicts, or an empty one and why there is none."""
-    found = [entry for entry in evaluations(record) if entry.get("protocol") == column.protocol]
+    is_clean = column.attack == CLEAN
+    found = [entry for entry in evaluations(record) if is_clean or entry.get("protocol") == column.protocol]
     # What the protocol itself asks for goes before what was tried with another seed or search precision.
-    found.sort(key=lambda entry: (column.attack not in entry, entry.get("seed") or 0, entry.get("search") is not None))
+    found.sort(
+        key=lambda entry: (
+            column.attack not in entry,
+            _is_elsewhere(entry, column),
+            entry.get("seed") or 0,
+            entry.get("search") is not None,
+        )
+    )
     reasons = []
     for entry in found:
         reason = _shortcoming(record, entry, column)
@@ -173,6 +181,11 @@ def judged(record: Record, column: ColumnSpec) -> tuple[Mapping[str, Any], str]:
     return {}, reasons[0] if reasons else f"{column.attack} was not evaluated under protocol {column.protocol}"
 
 
+def _is_elsewhere(evaluation: Mapping[str, Any], column: ColumnSpec) -> bool:
+    """Is it under another protocol or in another ball than the column's? Clean images are the same there."""
+    return any(evaluation.get(key) != getattr(column, key) for key in ("protocol", "norm", "eps"))
+
+
 def _otherness(record: Record, evaluation: Mapping[str, Any], column: ColumnSpec) -> str:
     """In what an evaluation is not the record's or not the column's; "" where it is both.
 
@@ -180,7 +193,7 @@ def _otherness(record: Record, evaluation: Mapping[str, Any], column: ColumnSpec
     may be the ones that are wrong. A number by what the name meant before is refused too; `evaluate`, which compares
     the same, makes it anew.
     """
-    wanted: dict[str, Any] = {"norm": column.norm, "eps": column.eps}
+    wanted: dict[str, Any] = {} if column.attack == CLEAN else {"norm": column.norm, "eps": column.eps}
     # What either side does not say, as in records of before it was written down, is not compared.
     for key in ("data", "data_fingerprint", "weights"):
         if record.get(key) is not None and evaluation.get(key) is not None:
@@ -199,7 +212,7 @@ def _shortcoming(record: Record, evaluation: Mapping[str, Any], column: ColumnSp
     if line := _otherness(record, evaluation, column):
         hint = ", so it was judged before its training ended" if line.startswith("weights") else ""
         return f"{column.attack} refused: {line}{hint}"
-    if evaluation.get("seed"):
+    if evaluation.get("seed") and column.attack != CLEAN:
         return f"{column.attack} refused: seed of the evaluation is {evaluation['seed']}, not 0"
     if entry.get("is_standard") is False:
         return f"{column.attack} refused: {entry.get('label') or 'not the standard AutoAttack'}"

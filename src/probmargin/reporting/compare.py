@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy.special import ndtr, stdtrit
 
 from probmargin.core.stats import mcnemar, mean_std, paired_t
-from probmargin.reporting.spec import ColumnSpec, Contrast, by_title
+from probmargin.reporting.spec import NO_SEED, ColumnSpec, Contrast, by_title
 
 Verdicts = Mapping[int, str]
 """By seed: for each image 1 where it is right, 0 where not."""
@@ -121,13 +121,24 @@ def _side(rows: Sequence[Verdicts], seed: int, count: int) -> npt.NDArray[np.flo
     return mean
 
 
+def _side_by_side(rows: Mapping[str, Verdicts]) -> Mapping[str, Verdicts]:
+    """Rows of which those without a seed have the seeds of the others.
+
+    >>> _side_by_side({"before": {NO_SEED: "10"}, "after": {1: "11", 2: "01"}})["before"]
+    {1: '10', 2: '10'}
+    """
+    seeds = sorted(set().union(*rows.values()) - {NO_SEED})
+    spread = {name: dict.fromkeys(seeds, row[NO_SEED]) for name, row in rows.items() if NO_SEED in row and seeds}
+    return {**rows, **spread}
+
+
 def compare(contrast: Contrast, column: ColumnSpec, rows: Mapping[str, Verdicts]) -> Comparison | None:
     """Compare over the seeds and images that all rows of a contrast share; None where they share none."""
-    involved = [rows.get(name, {}) for name in contrast.rows]
-    seeds = sorted(set.intersection(*(set(row) for row in involved)))
+    rows = _side_by_side({name: rows.get(name, {}) for name in contrast.rows})
+    seeds = sorted(set.intersection(*(set(row) for row in rows.values())))
     if not seeds:
         return None
-    count = min(len(row[seed]) for row in involved for seed in seeds)
+    count = min(len(row[seed]) for row in rows.values() for seed in seeds)
     plus, minus = ([rows[name] for name in side] for side in (contrast.plus, contrast.minus))
     per_seed = {seed: contrast.factor * (_side(plus, seed, count) - _side(minus, seed, count)) for seed in seeds}
     per_image = np.mean(list(per_seed.values()), axis=0)

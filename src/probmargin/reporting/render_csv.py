@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 
 from probmargin.reporting.compare import Comparison, Interval
+from probmargin.reporting.spec import NO_SEED
 from probmargin.reporting.tables import Cell, Line, Table
 
 CELL_FIELDS = (
@@ -84,7 +85,8 @@ def _comparison(table: Table, found: Comparison) -> list[Fields]:
     together = {"seed": "all", "seeds": len(found.seeds), **_points(found, found.interval)}
     lines: list[Fields] = [facts | together | tests]
     for pair, difference in zip(found.pairs, found.seed_differences, strict=False):
-        counts = {"seed": pair.seed, "only_first": pair.only_plus, "only_second": pair.only_minus}
+        seed = None if pair.seed == NO_SEED else pair.seed
+        counts = {"seed": seed, "only_first": pair.only_plus, "only_second": pair.only_minus}
         lines.append(facts | counts | {"points": _decimal(difference), "mcnemar_p": _p(pair.p)})
     return lines
 

@@ -3,7 +3,7 @@
 from probmargin.core.words import radius
 from probmargin.reporting.compare import Comparison
 from probmargin.reporting.page.words import attack_name
-from probmargin.reporting.spec import ColumnSpec
+from probmargin.reporting.spec import NO_SEED, ColumnSpec
 from probmargin.reporting.tables import Cell, Table
 
 DASH = "-"
@@ -74,10 +74,14 @@ def p_text(value: float) -> str:
     return "p < 0.0001" if value < 0.0001 else f"p {value:.4f}"
 
 
+def _seed_text(seed: int) -> str:
+    return "" if seed == NO_SEED else f"s{seed}: "
+
+
 def comparison_texts(found: Comparison) -> list[str]:
     """A paired comparison, under `COMPARISON_TITLES`."""
     over_images = "; ".join(
-        f"s{pair.seed}: {pair.only_plus}/{pair.only_minus}, {p_text(pair.p)}" for pair in found.pairs
+        f"{_seed_text(pair.seed)}{pair.only_plus}/{pair.only_minus}, {p_text(pair.p)}" for pair in found.pairs
     )
     if not found.pairs:
         over_images = f"z test, {p_text(found.images_p)}"

@@ -4,6 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+CLEAN = "nat"
+"""The attack that leaves images as they are: it is the same in every ball and under every protocol."""
+NO_SEED = -1
+"""Of a model that was not trained here: its verdicts stand beside those of any seed."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnSpec:

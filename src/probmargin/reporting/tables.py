@@ -7,7 +7,7 @@ from probmargin.core.stats import agreement_bound, mean_std, wilson_interval
 from probmargin.reporting.cells import ColumnProtocol, Record, RowRecords, sort_records, verdicts
 from probmargin.reporting.claims import Judged, judge
 from probmargin.reporting.compare import Comparison, compare_widest
-from probmargin.reporting.spec import ColumnSpec, RowSpec, TableSpec, by_title
+from probmargin.reporting.spec import NO_SEED, ColumnSpec, RowSpec, TableSpec, by_title
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +208,7 @@ def _cell(spec: TableSpec, found: RowRecords, protocol: ColumnProtocol, failures
     reasons += failed
     if not found.by_seed and not failed:
         reasons.append("no record")
-    elif len(found.by_seed) + len(failed) < spec.trials:
+    elif len(found.by_seed) + len(failed) < spec.trials and NO_SEED not in found.by_seed:
         reasons.append(f"{len(found.by_seed)} of {spec.trials} trials")
     published = None if column.is_part else row.published.get(column.title)
     return Cell(column=column, verdicts=taken, published=published, reasons=tuple(reasons))

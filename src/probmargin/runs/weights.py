@@ -162,9 +162,10 @@ def _unwrapped(weights: Weights, model: nn.Module) -> Weights:
 
 def mean_std_of(model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     """The normalisation a model begins with."""
-    if not isinstance(model, nn.Sequential) or not isinstance(model[0], Normalize):
+    first = next(iter(model), None) if isinstance(model, nn.Sequential) else None
+    if not isinstance(first, Normalize):
         return None
-    return tuple(model[0].mean.flatten().tolist()), tuple(model[0].std.flatten().tolist())
+    return tuple(first.mean.flatten().tolist()), tuple(first.std.flatten().tolist())
 
 
 def _around(model: nn.Module, weights: Weights) -> tuple[nn.Module, nn.Module]:
@@ -175,7 +176,8 @@ def _around(model: nn.Module, weights: Weights) -> tuple[nn.Module, nn.Module]:
         whole = nn.Sequential(Normalize(mean, std), model)
         return whole, whole
     if not brings and isinstance(model, nn.Sequential) and mean_std_of(model) is not None:
-        return model, model[1]
+        # Weights of a plain sequence of layers count from the first one behind the normalisation.
+        return model, model[1] if len(model) == 2 else nn.Sequential(*list(model)[1:])
     return model, model
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from probmargin.core.errors import UsageError
 from probmargin.core.speech import Say
 from probmargin.data.dataset import DataSet
 from probmargin.models.build import build_model, check_model
@@ -33,11 +34,15 @@ def make_model(
         if mean_std is not None:
             settings["mean_std"] = mean_std
         model = build_model(name, **settings, seed=seed)
+        if mean_std is not None and isinstance(model, nn.Sequential) and mean_std_of(model[1]) is not None:
+            raise UsageError(f"{name} normalises its images itself: leave out --normalize")
     shape = (data.channels, *data.image_size)
     if checkpoint is not None:
         check_model(model, shape, data.num_classes, name)
-        model = with_weights(model, checkpoint, name, new_head=new_head, log=log)
-        if settings is not None and mean_std_of(model) is not None:
+        built = model
+        model = with_weights(built, checkpoint, name, new_head=new_head, log=log)
+        # A network of one's own that begins with a normalisation builds it itself.
+        if settings is not None and (mean_std is not None or model is not built):
             settings["mean_std"] = mean_std_of(model)
     check_trainable(model, shape, data.num_classes, name)
     return model, name, settings
