@@ -122,9 +122,19 @@ def verdicts(results: Path) -> str:
     return (
         f"Of {len(found)} claims of the paper {counts['holds']} hold, {counts['does not hold']} do not, "
         f"{counts['undecided']} are undecided and {counts['not tested']} are not tested yet. With intervals widened "
-        f"for the {compared} comparisons behind them (Bonferroni) {strict['holds']} hold and "
-        f"{strict['does not hold']} do not{_among_seeds(results, found, compared)}.{_left_open(tables)}\n"
+        f"for the {compared} comparisons behind them (Bonferroni) {_held(strict)}"
+        f"{_among_seeds(results, found, compared)}.{_left_open(tables)}\n"
     )
+
+
+def _held(counts: Counter[str]) -> str:
+    """How many hold, and how many do not.
+
+    >>> _held(Counter({"holds": 16, "does not hold": 1}))
+    '16 hold and 1 does not'
+    """
+    holds, fails = counts["holds"], counts["does not hold"]
+    return f"{holds} {'holds' if holds == 1 else 'hold'} and {fails} {'does' if fails == 1 else 'do'} not"
 
 
 def _left_open(tables: list[Table]) -> str:
@@ -137,43 +147,50 @@ def _left_open(tables: list[Table]) -> str:
     if not counts:
         return ""
     return (
-        f" {counts['holds']} of those that hold and {counts['does not hold']} of those that do not rest on rows of "
+        f" {counts['holds']} of those that hold and {counts['does not hold']} of those that do not rest on weights of "
         "which the paper leaves a setting open."
     )
 
 
 def _among_seeds(results: Path, found: list[Judged], compared: int) -> str:
     """The same where another seed of one recipe may differ as much as those of the two-by-two do."""
-    std = _seeds_std(results)
-    if std is None:
+    std, degrees = _seeds_std(results)
+    if not degrees:
         return ""
-    counts = Counter(_widened(one, compared, std).verdict for one in found)
+    counts = Counter(_widened(one, compared, std, degrees).verdict for one in found)
     return (
-        f"; with the spread between seeds added too, {std:.2f} points of AutoAttack a row in the two-by-two, "
-        f"{counts['holds']} hold and {counts['does not hold']} do not"
+        f"; with the spread between seeds added too, {std:.2f} points of AutoAttack a row in the two-by-two "
+        f"({degrees} degrees of freedom), {_held(counts)}"
     )
 
 
-def _seeds_std(results: Path) -> float | None:
-    """By how many points of AutoAttack seeds of one recipe differ, over the two-by-two's rows; None without any."""
+def _seeds_std(results: Path) -> tuple[float, int]:
+    """By how many points of AutoAttack seeds of one recipe differ, over the two-by-two's rows; and how surely.
+
+    In degrees of freedom, of which there are none without records.
+    """
     _, rows = _before_square_records(results)
     shares = [[100 * right.count("1") / len(right) for right in seeds.values()] for seeds in rows.values()]
     variances = [variance(values) for values in shares if len(values) > 2]
-    return math.sqrt(sum(variances) / len(variances)) if variances else None
+    degrees = sum(len(values) - 1 for values in shares if len(values) > 2)
+    return (math.sqrt(sum(variances) / len(variances)) if variances else 0.0), degrees
 
 
-def _widened(found: Judged, compared: int, seeds_std: float = 0.0) -> Judged:
+def _widened(found: Judged, compared: int, seeds_std: float = 0.0, seeds_degrees: int = 0) -> Judged:
     """The same claim by intervals that miss none of so many differences in 95 of 100 cases.
 
-    Seeds of one recipe that differ by `seeds_std` points in each of two rows make them wider still.
+    Seeds of one recipe that differ by `seeds_std` points in each of two rows make them wider still, by how surely that
+    is known too (Welch and Satterthwaite's degrees of freedom).
     """
     tail = 0.025 / max(compared, 1)
 
     def wider(one: Comparison) -> Comparison:
         degrees = len(one.seeds) - 1
         std = one.seeds_std and one.seeds_std * t_end(degrees, 1 - tail) / t_end(degrees, 0.975)
-        error = math.hypot(one.error, math.sqrt(2 / len(one.seeds)) * seeds_std)
-        return replace(one, error=error * -ndtri(tail) / Z, seeds_std=std)
+        more = 2 / len(one.seeds) * seeds_std**2
+        error = math.sqrt(one.error**2 + more)
+        end = t_end(seeds_degrees * (error**2 / more) ** 2, 1 - tail) if more else -ndtri(tail)
+        return replace(one, error=error * end / Z, seeds_std=std)
 
     return replace(found, comparisons=tuple(map(wider, found.comparisons)))
 

@@ -31,7 +31,8 @@ TABLE1 = Experiment(
     name="table1",
     title="LPS against probabilistic margins, CIFAR-10, ResNet-18",
     claim="Weights from probabilistic margins give more PGD and more AutoAttack accuracy than weights from attack "
-    "steps survived (LPS), under AT, MART and TRADES, and margins of attacked images slightly more than of clean ones.",
+    "steps survived (LPS), under AT, MART and TRADES, and margins of attacked images slightly more than of clean ones, "
+    "but for AutoAttack under AT, where the paper prints the reverse.",
     aa_first=SHORT_AA,
     rows=_third("at", "gairat") + _third("mart", "gair-mart") + _third("trades", "gair-trades"),
     claims=_claims("at", "gairat") + _claims("mart", "gair-mart") + _claims("trades", "gair-trades"),

@@ -1,6 +1,6 @@
 """What all formats of a table say the same way: numbers, differences, and the legend."""
 
-from probmargin.core.words import radius
+from probmargin.core.words import counted, radius
 from probmargin.reporting.compare import Comparison
 from probmargin.reporting.page.words import attack_name
 from probmargin.reporting.spec import NO_SEED, ColumnSpec
@@ -37,11 +37,11 @@ def cell_text(cell: Cell, trials: int = 0) -> str:
 
     Of several seeds, but fewer than the row's `trials`, it says of how many.
     """
+    few = counted(cell.trials, "seed") if 0 < cell.trials < trials else ""
     if cell.interval is None:
-        few = f" ({cell.trials} seeds)" if 0 < cell.trials < trials else ""
-        return number(cell.mean, cell.std) + few
+        return number(cell.mean, cell.std) + (f" ({few})" if few else "")
     low, high = cell.interval
-    return f"{number(cell.mean, None)} (±{(high - low) / 2:.2f})"
+    return f"{number(cell.mean, None)} (±{(high - low) / 2:.2f}{', ' if few else ''}{few})"
 
 
 def points(value: float | None) -> str:
