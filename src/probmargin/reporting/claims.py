@@ -70,9 +70,9 @@ def judge(claim: Claim, columns: Sequence[ColumnSpec], cells: Mapping[str, Seque
 
     Rows without a number in the claim's column are compared in a part of it that they share.
     """
-    compared = (compare_widest(contrast, claim.column, columns, cells) for contrast in claim.contrasts)
-    rows = (claim.row, *claim.others)
     places = by_title(columns, claim.column)
+    compared = (compare_widest(contrast, places, columns, cells) for contrast in claim.contrasts)
+    rows = (claim.row, *claim.others)
     verdicts = {row: [found[place] for place in places] for row, found in cells.items()}
     seeds = {row: tuple(sorted(set().union(*verdicts.get(row, [])))) for row in rows}
     missing = tuple(row for row in rows if not any(cells.get(row, ())))

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from scipy.special import ndtr, stdtrit
 
 from probmargin.core.stats import mcnemar, mean_std, paired_t
-from probmargin.reporting.spec import NO_SEED, ColumnSpec, Contrast, by_title
+from probmargin.reporting.spec import NO_SEED, ColumnSpec, Contrast
 
 Verdicts = Mapping[int, str]
 """By seed: for each image 1 where it is right, 0 where not."""
@@ -104,10 +104,11 @@ class Comparison:
 
 
 def compare_widest(
-    contrast: Contrast, title: str, columns: Sequence[ColumnSpec], cells: Mapping[str, Sequence[Verdicts]]
+    contrast: Contrast, places: Sequence[int], columns: Sequence[ColumnSpec], cells: Mapping[str, Sequence[Verdicts]]
 ) -> Comparison | None:
-    """Compare in a title's whole column or, where its rows share nothing there, in the largest part that they share."""
-    places = by_title(columns, title)
+    """Compare in a whole column, the first of the places, or where its rows share nothing there in the largest part
+    that they share, be it that more seeds do.
+    """
     tried = (compare(contrast, columns[at], {row: found[at] for row, found in cells.items()}) for at in places)
     return next((found for found in tried if found is not None), None)
 
@@ -125,10 +126,10 @@ def _side_by_side(rows: Mapping[str, Verdicts]) -> Mapping[str, Verdicts]:
     """Rows of which those without a seed have the seeds of the others.
 
     >>> _side_by_side({"before": {NO_SEED: "10"}, "after": {1: "11", 2: "01"}})["before"]
-    {1: '10', 2: '10'}
+    {-1: '10', 1: '10', 2: '10'}
     """
-    seeds = sorted(set().union(*rows.values()) - {NO_SEED})
-    spread = {name: dict.fromkeys(seeds, row[NO_SEED]) for name, row in rows.items() if NO_SEED in row and seeds}
+    seeds = sorted(set().union(*rows.values()))
+    spread = {name: dict.fromkeys(seeds, row[NO_SEED]) for name, row in rows.items() if NO_SEED in row}
     return {**rows, **spread}
 
 

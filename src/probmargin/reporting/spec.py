@@ -1,7 +1,7 @@
 """What a table asks of the records it is made from."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 CLEAN = "nat"
@@ -36,10 +36,17 @@ class ColumnSpec:
         return self.title if self.first is None else f"{self.title} (first {self.first:,})"
 
 
+def with_parts(columns: Sequence[ColumnSpec], whole: ColumnSpec) -> list[int]:
+    """The places of a column and of those that are cut from it, the most images first."""
+    cut = (replace(whole, is_part=True, first=column.first) == column for column in columns)
+    parts = [place for place, is_cut in enumerate(cut) if is_cut]
+    return [columns.index(whole), *sorted(parts, key=lambda place: -(columns[place].first or 0))]
+
+
 def by_title(columns: Sequence[ColumnSpec], title: str) -> list[int]:
-    """The places of a title's columns: the whole one, then those cut from it, the most images first."""
-    places = [place for place, column in enumerate(columns) if column.title == title]
-    return sorted(places, key=lambda place: (columns[place].is_part, -(columns[place].first or 0)))
+    """The same of a title's first column; nothing where it has none."""
+    whole = next((column for column in columns if column.title == title and not column.is_part), None)
+    return [] if whole is None else with_parts(columns, whole)
 
 
 @dataclass(frozen=True, kw_only=True)

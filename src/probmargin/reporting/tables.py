@@ -7,7 +7,7 @@ from probmargin.core.stats import agreement_bound, mean_std, wilson_interval
 from probmargin.reporting.cells import ColumnProtocol, Record, RowRecords, sort_records, verdicts
 from probmargin.reporting.claims import Judged, judge
 from probmargin.reporting.compare import Comparison, compare_widest
-from probmargin.reporting.spec import NO_SEED, ColumnSpec, RowSpec, TableSpec, by_title
+from probmargin.reporting.spec import NO_SEED, ColumnSpec, RowSpec, TableSpec, by_title, with_parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class Cell:
     column: ColumnSpec
     verdicts: Mapping[int, str]
     """By seed: a 1 for each image that is right, a 0 for each that is not."""
-    published: tuple[float, float] | None
+    published: tuple[float, float] | None = None
     reasons: tuple[str, ...] = ()
     """Why there is no number, or why it rests on fewer trials."""
 
@@ -92,8 +92,8 @@ class Line:
 
     def cell(self, title: str) -> Cell | None:
         """The cell of a column by its title; where it has no number, the one that is cut from most images."""
-        cells = [self.cells[place] for place in by_title([cell.column for cell in self.cells], title)]
-        return next((cell for cell in cells if cell.verdicts), next(iter(cells), None))
+        place = _speaking(self.cells, title)
+        return None if place is None else self.cells[place]
 
     @property
     def drop(self) -> float | None:
@@ -167,8 +167,8 @@ def build_table(spec: TableSpec, records: Sequence[Record], failures: Mapping[st
     protocols = {column: ColumnProtocol(column) for column in spec.columns}
     lines = tuple(_line(spec, sorted_records[row.id], protocols, failures or {}) for row in spec.rows)
     cells = {line.row.id: [cell.verdicts for cell in line.cells] for line in lines}
-    titles = dict.fromkeys(column.title for column in spec.columns)
-    pairs = (compare_widest(contrast, title, spec.columns, cells) for contrast in spec.contrasts for title in titles)
+    whole = [with_parts(spec.columns, column) for column in spec.columns if not column.is_part]
+    pairs = (compare_widest(contrast, places, spec.columns, cells) for contrast in spec.contrasts for places in whole)
     comparisons = tuple(found for found in pairs if found is not None)
     remarks = [spec.remark, *(protocol.remark for column, protocol in protocols.items() if not column.is_part)]
     spec = replace(spec, remark=" ".join(filter(None, remarks)))
@@ -184,12 +184,17 @@ def _line(
     cells = [_cell(spec, found, protocols[column], failures) for column in spec.columns]
     for title, published in found.row.published.items():
         # The paper's number stands beside the whole column, and beside the part that has ours where that has none.
-        place = next((at for at in by_title(spec.columns, title) if cells[at].verdicts), None)
-        if place is not None:
+        for place in {*by_title(spec.columns, title)[:1], _speaking(cells, title)} - {None}:
             cells[place] = replace(cells[place], published=published)
     doubts = [f"the paper's {column}: {text}" for column, text in found.row.doubts.items()]
     left_open = [found.row.left_open] if found.row.left_open else []
     return Line(found.row, tuple(cells), (*found.refused, *doubts, *left_open))
+
+
+def _speaking(cells: Sequence[Cell], title: str) -> int | None:
+    """The place of a title's cell; where the whole column has no number, of the part with most images that has one."""
+    places = by_title([cell.column for cell in cells], title)
+    return next((place for place in places if cells[place].verdicts), next(iter(places), None))
 
 
 def _cell(spec: TableSpec, found: RowRecords, protocol: ColumnProtocol, failures: Mapping[str, str]) -> Cell:
@@ -210,5 +215,4 @@ def _cell(spec: TableSpec, found: RowRecords, protocol: ColumnProtocol, failures
         reasons.append("no record")
     elif len(found.by_seed) + len(failed) < spec.trials and NO_SEED not in found.by_seed:
         reasons.append(f"{len(found.by_seed)} of {spec.trials} trials")
-    published = None if column.is_part else row.published.get(column.title)
-    return Cell(column=column, verdicts=taken, published=published, reasons=tuple(reasons))
+    return Cell(column=column, verdicts=taken, reasons=tuple(reasons))
