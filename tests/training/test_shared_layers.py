@@ -94,7 +94,7 @@ def test_a_head_with_two_names_is_begun_anew_under_both(tmp_path: Path) -> None:
     trained, fresh = Named(4), Named(3)
     torch.save(trained.state_dict(), tmp_path / "weights.pt")
     head = fresh.state_dict()["head.weight"].clone()
-    model = with_weights(fresh, tmp_path / "weights.pt", "named", new_head=True)
+    model = with_weights(fresh, tmp_path / "weights.pt", "named", image_shape=(1, 4, 4), new_head=True)
     found = model.state_dict()
     assert torch.equal(found["head.weight"], head)
     assert torch.equal(found["end.2.weight"], head)
@@ -111,7 +111,7 @@ def test_a_last_layer_without_tensors_is_not_the_head(tmp_path: Path) -> None:
     torch.save(trained.state_dict(), tmp_path / "weights.pt")
     for other in (fresh, made(4)):
         head = other.state_dict()["2.weight"].clone()
-        found = with_weights(other, tmp_path / "weights.pt", "made", new_head=True).state_dict()
+        found = with_weights(other, tmp_path / "weights.pt", "made", image_shape=(1, 2, 2), new_head=True).state_dict()
         assert torch.equal(found["2.weight"], head)
         assert torch.equal(found["1.weight"], trained.state_dict()["1.weight"])
 

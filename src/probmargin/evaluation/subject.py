@@ -246,11 +246,12 @@ def _open_model(request: EvaluationRequest, log: Say) -> Opened:
         data = run_data.with_names(names, str(request.checkpoint), data)
     _say_origin(request.model, log)
     model = build_model(request.model, num_classes=data.num_classes, in_channels=data.channels)
+    shape = (data.channels, *data.image_size)
     if request.checkpoint is not None:
-        width = classes_of(request.checkpoint, model) if data.open_ended else None
+        width = classes_of(request.checkpoint, model, shape) if data.open_ended else None
         if width is not None and width > data.num_classes:
             model = build_model(request.model, num_classes=width, in_channels=data.channels)
-        model = with_weights(model, request.checkpoint, request.model, log=log)
+        model = with_weights(model, request.checkpoint, request.model, image_shape=shape, log=log)
     else:
         whose = "the weights it is built with" if ":" in request.model else "random weights"
         log(f"no --checkpoint is given: {request.model} is judged with {whose}")

@@ -61,7 +61,7 @@ def check_is_logits(found: object, count: int, name: str) -> None:
 
 def check_keeps_images(model: nn.Module, image_shape: tuple[int, ...], name: str) -> None:
     """Refuse a model that writes into its input: the next pass would see other images. What fails is not seen here."""
-    x = as_the_model_computes(_images(model, 2, image_shape), model)
+    x = as_the_model_computes(random_images(model, 2, image_shape), model)
     before, count = x.clone(), writes(x)
     try:
         with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), model_mode(model, "eval"), torch.no_grad():
@@ -128,7 +128,7 @@ def check_gradient(
     A gradient of zeros is one: a last layer may begin at zero. Parameters, their gradients and buffers stay as found.
     """
     check_keeps_images(model, image_shape, name)
-    x = as_the_model_computes(_images(model, 3, image_shape), model)
+    x = as_the_model_computes(random_images(model, 3, image_shape), model)
     found = _reached(model, x.requires_grad_(), trained, name, mode)
     if not found[0] or (trained and not any(found[1:])):
         what = "images" if not found[0] else "parameters"
@@ -140,7 +140,7 @@ def check_gradient(
 
 def leaves_parameters_out(model: nn.Module, image_shape: tuple[int, ...], name: str) -> bool:
     """Whether there is a trained parameter that no gradient reaches in a training pass, as of a layer never called."""
-    x = as_the_model_computes(_images(model, 3, image_shape), model)
+    x = as_the_model_computes(random_images(model, 3, image_shape), model)
     return not all(_reached(model, x.requires_grad_(), trained_parameters(model), name, "train")[1:])
 
 
@@ -172,7 +172,7 @@ def check_logits(logits: Logits, name: str) -> None:
         raise UsageError(f"model {name} returns probabilities; leave out its last softmax, so that it returns logits")
 
 
-def _images(model: nn.Module, count: int, image_shape: tuple[int, ...]) -> torch.Tensor:
+def random_images(model: nn.Module, count: int, image_shape: tuple[int, ...]) -> torch.Tensor:
     """Random images, always the same, where the model is."""
     parameters = list(model.parameters())
     device = parameters[0].device if parameters else torch.device("cpu")
@@ -196,7 +196,7 @@ def _check_batch_sizes(model: nn.Module, image_shape: tuple[int, ...], num_class
     """Refuse a model that takes two images and not three."""
     try:
         with model_mode(model, "eval"), torch.no_grad():
-            found = str(tuple(model(_images(model, 3, image_shape)).shape))
+            found = str(tuple(model(random_images(model, 3, image_shape)).shape))
     except (Exception, SystemExit) as error:
         found = failed_at(error)
     if found != str((3, num_classes)):
@@ -219,7 +219,7 @@ def _outputs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Two passes over the same two random images."""
     check_keeps_images(model, image_shape, name)
-    x = _images(model, 2, image_shape)
+    x = random_images(model, 2, image_shape)
     try:
         with model_mode(model, "eval"), torch.no_grad():
             first, second = model(x), model(x)

@@ -184,8 +184,9 @@ def _line(
     cells = [_cell(spec, found, protocols[column], failures) for column in spec.columns]
     for title, published in found.row.published.items():
         # The paper's number stands beside the whole column, and beside the part that has ours where that has none.
-        for place in {*by_title(spec.columns, title)[:1], _speaking(cells, title)} - {None}:
-            cells[place] = replace(cells[place], published=published)
+        if (speaking := _speaking(cells, title)) is not None:
+            for place in {by_title(spec.columns, title)[0], speaking}:
+                cells[place] = replace(cells[place], published=published)
     doubts = [f"the paper's {column}: {text}" for column, text in found.row.doubts.items()]
     left_open = [found.row.left_open] if found.row.left_open else []
     return Line(found.row, tuple(cells), (*found.refused, *doubts, *left_open))

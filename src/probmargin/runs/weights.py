@@ -1,7 +1,8 @@
 """Weights from a file into a network: what fits, what does not, and normalisation that comes with them."""
 
 import json
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 from probmargin.core.errors import UsageError
 from probmargin.core.speech import Say, silent
 from probmargin.engine.checkpoints import load_weights
+from probmargin.models.head import head_of
 from probmargin.models.layers import Normalize
 
 Weights = Mapping[str, torch.Tensor]
@@ -37,9 +39,14 @@ class Fit:
     """Of another shape: both shapes by name."""
 
     @property
+    def count(self) -> int:
+        """How many tensors do not match."""
+        return len(self.missing) + len(self.unexpected) + len(self.misshapen)
+
+    @property
     def is_exact(self) -> bool:
         """Does everything match?"""
-        return not (self.missing or self.unexpected or self.misshapen)
+        return not self.count
 
     def _groups(self) -> dict[str, list[str]]:
         shapes = [f"{name} {shapes}" for name, shapes in self.misshapen.items()]
@@ -90,6 +97,7 @@ def with_weights(
     path: Path,
     name: str,
     *,
+    image_shape: tuple[int, ...],
     new_head: bool | None = None,
     log: Say = silent,
 ) -> nn.Module:
@@ -98,10 +106,10 @@ def with_weights(
     With `new_head` the last layer is left as the model has it, for as many classes or others; None is where a new
     one makes no sense, since nothing will train it.
     """
-    weights = _unwrapped(load_weights(path, log), model)
-    model, target = _around(model, weights)
+    model, target, weights = _matched(model, load_weights(path, log))
     fit = compare(target, weights)
-    is_head = _is_head(fit, target, weights)
+    head = set() if fit.is_exact and not new_head else _head(model, target, image_shape)
+    is_head = _is_head(fit, target, weights, head)
     if is_head and new_head is None:
         raise UsageError(f"{path} is for another number of classes ({fit.short()}): give data with its classes")
     if not fit.is_exact and not (new_head and is_head):
@@ -112,8 +120,12 @@ def with_weights(
             )
         hint = "--new-head starts its last layer afresh for other classes" if is_head else "name its own model"
         raise UsageError(f"{path} does not fit {name}: {fit.short()}; {hint}, or see: probmargin import --help")
-    head = _last_layer(target) if new_head else set()
-    adopt(target, {key: tensor for key, tensor in weights.items() if _layer(key) not in head})
+    if new_head:
+        kept = {key: tensor for key, tensor in weights.items() if _layer(key) not in head}
+        told = sorted(f"{key} {tuple(tensor.shape)}" for key, tensor in target.state_dict().items() if key not in kept)
+        log(f"starts afresh: {', '.join(told)}")
+        weights = kept
+    adopt(target, weights)
     return model
 
 
@@ -139,12 +151,12 @@ def class_names(path: Path) -> tuple[str, ...]:
     return tuple(map(str, facts.get("classes") or ())) if isinstance(facts, dict) else ()
 
 
-def classes_of(path: Path, model: nn.Module) -> int | None:
+def classes_of(path: Path, model: nn.Module, image_shape: tuple[int, ...]) -> int | None:
     """For how many classes a file's last layer is, where nothing but this number does not fit the model."""
-    weights = _unwrapped(load_weights(path), model)
-    _, target = _around(model, weights)
+    model, target, weights = _matched(model, load_weights(path))
     fit = compare(target, weights)
-    return len(weights[next(iter(fit.misshapen))]) if _is_head(fit, target, weights) else None
+    is_head = _is_head(fit, target, weights, _head(model, target, image_shape))
+    return len(weights[next(iter(fit.misshapen))]) if is_head else None
 
 
 def _unwrapped(weights: Weights, model: nn.Module) -> Weights:
@@ -168,17 +180,35 @@ def mean_std_of(model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]]
     return tuple(first.mean.flatten().tolist()), tuple(first.std.flatten().tolist())
 
 
-def _around(model: nn.Module, weights: Weights) -> tuple[nn.Module, nn.Module]:
-    """The model as it will be, and the part of it the weights belong to."""
-    brings = "0.mean" in weights and "0.std" in weights
-    if brings and "0.mean" not in model.state_dict():
-        mean, std = (weights[f"0.{key}"].flatten().tolist() for key in ("mean", "std"))
-        whole = nn.Sequential(Normalize(mean, std), model)
-        return whole, whole
-    if not brings and isinstance(model, nn.Sequential) and mean_std_of(model) is not None:
-        # Weights of a plain sequence of layers count from the first one behind the normalisation.
-        return model, model[1] if len(model) == 2 else nn.Sequential(*list(model)[1:])
-    return model, model
+def _matched(model: nn.Module, weights: Weights) -> tuple[nn.Module, nn.Module, Weights]:
+    """The model as it will be, the part of it that the weights are of, and the weights by that part's names."""
+    bare = _unwrapped(weights, model)
+    normalises = "0.mean" in model.state_dict() or any(isinstance(layer, Normalize) for layer in model.modules())
+    if {"0.mean", "0.std"} <= bare.keys() and not normalises:
+        mean, std = (bare[f"0.{key}"].flatten().tolist() for key in ("mean", "std"))
+        model = nn.Sequential(Normalize(mean, std), model)
+    found = [(part, _unwrapped(weights, part)) for part in _parts(model)]
+    apart = {place: compare(part, own).count for place, (part, own) in enumerate(found)}
+    return model, *found[min(apart, key=lambda place: apart[place])]
+
+
+def _parts(model: nn.Module) -> Iterator[nn.Module]:
+    """The model, and what of it holds all its tensors but for those of our normalisation."""
+    normalised = {id(tensor) for layer in model.modules() if isinstance(layer, Normalize) for tensor in _tensors(layer)}
+    wanted = {id(tensor) for tensor in _tensors(model)} - normalised
+    for part in model.modules():
+        if wanted <= {id(tensor) for tensor in _tensors(part)}:
+            yield part
+    if mean_std_of(model) is not None:
+        # Layers of a sequence are called by their number, which counts from the first behind the normalisation, or not.
+        layers = list(model._modules.items())[1:]
+        yield nn.Sequential(*(layer for _, layer in layers if layer is not None))
+        yield nn.Sequential(OrderedDict((name, layer) for name, layer in layers if layer is not None))
+
+
+def _tensors(layer: nn.Module) -> Iterator[torch.Tensor]:
+    yield from layer.parameters()
+    yield from layer.buffers()
 
 
 def _layer(name: str) -> str:
@@ -186,17 +216,18 @@ def _layer(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _last_layer(model: nn.Module) -> set[str]:
-    """All names of the last layer that has tensors, a second name of an earlier one left aside."""
-    layers = dict(model.named_modules(remove_duplicate=False))
-    stored = dict.fromkeys(layers[path] for path in map(_layer, model.state_dict()) if path in layers)
-    return {name for name, layer in layers.items() if layer is list(stored)[-1]}
+def _head(model: nn.Module, target: nn.Module, image_shape: tuple[int, ...]) -> set[str]:
+    """All names that the layer which makes the model's logits has in a part of it."""
+    layers = dict(target.named_modules(remove_duplicate=False))
+    # Where it cannot be told it is the last that has tensors, a second name of an earlier one left aside.
+    stored = dict.fromkeys(layers[path] for path in map(_layer, target.state_dict()) if path in layers)
+    last = head_of(model, image_shape) or list(stored)[-1]
+    return {name for name, layer in layers.items() if layer is last}
 
 
-def _is_head(fit: Fit, model: nn.Module, weights: Weights) -> bool:
+def _is_head(fit: Fit, model: nn.Module, weights: Weights, head: set[str]) -> bool:
     """Is all that does not fit the last layer's number of classes?"""
     own = model.state_dict()
-    last = _last_layer(model)
     same_otherwise = all(own[name].shape[1:] == weights[name].shape[1:] for name in fit.misshapen)
-    in_last = all(_layer(name) in last for name in fit.misshapen)
-    return bool(fit.misshapen) and not fit.missing and not fit.unexpected and same_otherwise and in_last
+    in_head = all(_layer(name) in head for name in fit.misshapen)
+    return bool(fit.misshapen) and not fit.missing and not fit.unexpected and same_otherwise and in_head

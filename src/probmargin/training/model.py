@@ -11,6 +11,7 @@ from probmargin.core.speech import Say
 from probmargin.data.dataset import DataSet
 from probmargin.models.build import build_model, check_model
 from probmargin.models.checks import check_trainable
+from probmargin.models.layers import Normalize
 from probmargin.runs.weights import mean_std_of, with_weights
 
 
@@ -34,13 +35,13 @@ def make_model(
         if mean_std is not None:
             settings["mean_std"] = mean_std
         model = build_model(name, **settings, seed=seed)
-        if mean_std is not None and isinstance(model, nn.Sequential) and mean_std_of(model[1]) is not None:
+        if mean_std is not None and sum(isinstance(layer, Normalize) for layer in model.modules()) > 1:
             raise UsageError(f"{name} normalises its images itself: leave out --normalize")
     shape = (data.channels, *data.image_size)
     if checkpoint is not None:
         check_model(model, shape, data.num_classes, name)
         built = model
-        model = with_weights(built, checkpoint, name, new_head=new_head, log=log)
+        model = with_weights(built, checkpoint, name, image_shape=shape, new_head=new_head, log=log)
         # A network of one's own that begins with a normalisation builds it itself.
         if settings is not None and (mean_std is not None or model is not built):
             settings["mean_std"] = mean_std_of(model)

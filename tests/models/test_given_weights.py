@@ -1,0 +1,131 @@
+"""Weights of a file find their part of a network, and a new head is put where the logits are made."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import probmargin as pm
+from probmargin.models.head import head_of
+from probmargin.runs.weights import classes_of, with_weights
+
+SHAPE = (1, 2, 2)
+
+
+class Body(nn.Module):
+    """All its layers under one name, as in a network whose author calls them so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.body(x)
+        return logits
+
+
+class Inside(nn.Module):
+    """A normalisation and a network, in a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.normalize, self.net = norm(), Body()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.net(self.normalize(x))
+        return logits
+
+
+def norm() -> pm.Normalize:
+    return pm.Normalize(mean=[0.3], std=[0.4])
+
+
+def layers() -> list[nn.Module]:
+    return [nn.Flatten(), nn.Linear(4, 5), nn.Linear(5, 3)]
+
+
+def named() -> OrderedDict[str, nn.Module]:
+    return OrderedDict(zip(("flat", "body", "head"), layers(), strict=True))
+
+
+WRAPPED: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module]]] = {
+    "a network": (Body, lambda: nn.Sequential(norm(), Body())),
+    "its layers": (lambda: nn.Sequential(*layers()), lambda: nn.Sequential(norm(), *layers())),
+    "layers by name": (
+        lambda: nn.Sequential(named()),
+        lambda: nn.Sequential(OrderedDict([("norm", norm()), *named().items()])),
+    ),
+    "a network by name": (Body, lambda: nn.Sequential(OrderedDict([("norm", norm()), ("net", Body())]))),
+    "in a module": (Body, Inside),
+}
+
+
+@pytest.mark.parametrize(("bare", "whole"), WRAPPED.values(), ids=WRAPPED)
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_weights_of_a_network_fit_behind_our_normalisation_and_so_do_the_whole_ones(
+    bare: Callable[[], nn.Module], whole: Callable[[], nn.Module], prefix: str, tmp_path: Path
+) -> None:
+    trained = bare()
+    torch.save({prefix + name: tensor for name, tensor in trained.state_dict().items()}, tmp_path / "bare.pt")
+    model = with_weights(whole(), tmp_path / "bare.pt", "whole", image_shape=SHAPE)
+    x = torch.rand(2, *SHAPE)
+    torch.testing.assert_close(model(x), trained((x - 0.3) / 0.4))
+    torch.save({prefix + name: tensor for name, tensor in model.state_dict().items()}, tmp_path / "whole.pt")
+    again = with_weights(whole(), tmp_path / "whole.pt", "whole", image_shape=SHAPE)
+    torch.testing.assert_close(again(x), model(x))
+    assert list(again.state_dict()) == list(model.state_dict()), "it is not normalised twice"
+
+
+class HeadFirst(nn.Module):
+    """The head is made before the rest, and a layer that is never called is made last."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(5, num_classes)
+        self.body = nn.Linear(4, 5)
+        self.norm = nn.BatchNorm1d(5)
+        self.spare = nn.Linear(5, num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.classifier(self.norm(self.body(x.flatten(1))))
+        return logits
+
+
+@pytest.mark.parametrize("classes", [3, 4])
+def test_the_head_is_where_the_logits_are_made_and_is_named(classes: int, tmp_path: Path) -> None:
+    trained, fresh = HeadFirst(classes), HeadFirst(3)
+    for model in (trained, fresh):
+        model.spare = nn.Linear(5, 2)
+    torch.save(trained.state_dict(), tmp_path / "weights.pt")
+    head = fresh.classifier.weight.clone()
+    said: list[str] = []
+    found = with_weights(
+        fresh, tmp_path / "weights.pt", "first", image_shape=SHAPE, new_head=True, log=said.append
+    ).state_dict()
+    assert torch.equal(found["classifier.weight"], head)
+    assert all(torch.equal(found[name], trained.state_dict()[name]) for name in ("body.weight", "spare.weight"))
+    assert said == ["starts afresh: classifier.bias (3,), classifier.weight (3, 5)"]
+    if classes != 3:
+        assert classes_of(tmp_path / "weights.pt", HeadFirstWithSpare(), SHAPE) == classes
+
+
+class HeadFirstWithSpare(HeadFirst):
+    """For three classes, with a spare layer for two."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.spare = nn.Linear(5, 2)
+
+
+def test_a_network_that_fails_or_has_no_such_layer_has_no_head() -> None:
+    assert head_of(nn.Linear(7, 3), SHAPE) is None
+    assert head_of(nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4)), SHAPE) is None
+    model = HeadFirst(3).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert head_of(model, SHAPE) is model.classifier
+    assert model.training
+    assert not any(layer._forward_hooks for layer in model.modules())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
