@@ -49,6 +49,7 @@ from probmargin.models.layers import Normalize
 from probmargin.runs.run import Run as StoredRun, open_run
 from probmargin.runs.trained import Run
 from probmargin.training.drop_in import loss_recipe, recipe_loss
+from probmargin.training.fork import is_tuned
 from probmargin.training.names import catalogue
 from probmargin.training.progress import Reporter
 from probmargin.training.request import TrainRequest
@@ -172,7 +173,8 @@ def train(
     in_files = None if placement == "auto" else placement == "files"
     dataset = as_data_set(data, data_dir, download=download, in_files=in_files)
     own = reporter or Reporter(quiet=not verbose)
-    proposal = propose(dataset, is_tuning=checkpoint is not None) if isinstance(method, str) else None
+    is_tuning = checkpoint is not None or is_tuned(fork)
+    proposal = propose(dataset, is_tuning=is_tuning) if isinstance(method, str) else None
     recipe = resolve(
         method,
         preset=preset,

@@ -107,6 +107,36 @@ def test_a_file_that_it_imports_counts(trained: Program) -> None:
     assert CHANGED.replace("net.py", "parts.py") in trained(*JUDGE).out
 
 
+def test_a_network_that_moved_was_edited(trained: Program) -> None:
+    text = Path("net.py").read_text(encoding="utf-8")
+    Path("net.py").unlink()
+    Path("net").mkdir()
+    Path("net/__init__.py").write_text(text.replace("self.flat(x)", "self.flat(1.0 - x)"), encoding="utf-8")
+    forget()
+    assert CHANGED in trained(*JUDGE).out
+
+
+def test_an_older_run_that_goes_on_knows_what_it_went_on_with(trained: Program) -> None:
+    two = (*TRAIN[:-4], "--epochs", "2", "--keep-epochs", "1", "--out", "long")
+    assert trained(*two).code == 0
+    record = open_run("long").record
+    files = record.pop("model_files")
+    Path("long/record.json").write_text(json.dumps(record), encoding="utf-8")
+    assert "changed since" not in trained("evaluate", "long", *JUDGE[2:]).out, "nothing is known of its files"
+    for round_ in (1, 2):
+        for file in Path("long/checkpoints").glob("state-0002.*"):
+            file.unlink()
+        Path("net.py").write_text(NET.replace("self.flat(x)", f"self.flat(x + {round_ - 1})"), encoding="utf-8")
+        forget()
+        assert trained(*two, "--resume").code == 0
+    first, second = (place["model_files"][0] for place in open_run("long").record["resumes"])
+    assert len({files[0]["sha256"], first["sha256"], second["sha256"]}) == 3
+    assert "changed since" not in trained("evaluate", "long", *JUDGE[2:]).out, "as it was in the last of two resumes"
+    Path("net.py").write_text(NET, encoding="utf-8")
+    forget()
+    assert "net.py has changed since long was trained" in trained("evaluate", "long", *JUDGE[2:]).out
+
+
 def test_going_on_with_an_edited_network_is_said_and_listed(trained: Program) -> None:
     before = open_run("run").record["model_files"]
     two = (*TRAIN[:-4], "--epochs", "2", "--keep-epochs", "1", "--out")

@@ -284,6 +284,11 @@ def test_given_weights_are_tuned_at_a_low_rate(program: Program) -> None:
     assert ", lr 0.01 (low, to keep what the weights know), " in first
     assert "--epochs N, --set lr=..., --set augment.flip=true" in first
     assert open_run("tuned").recipe.lr == 0.01
+    kept = ("--keep-epochs", "1", "--set", "weight_decay=0.001")
+    assert program(*train(*options, *weights, *kept, "--out", "kept")).code == 0
+    forked = program(*train(*options, *kept, "--out", "forked", "--fork", "kept@1"))
+    assert forked.code == 0, forked.err
+    assert program(*train(*options, *kept, "--out", "twice", "--fork", "forked@1")).code == 0, "and of its fork"
     own = program(*train(*options, *weights, "--out", "own", "--set", "lr=0.02"))
     assert "lr 0.02 (as you set it)" in own.out
     assert open_run("own").recipe.lr == 0.02

@@ -84,6 +84,7 @@ def train(
     from probmargin.methods.resolve import read_recipe, resolve, title
     from probmargin.runs.run import Run
     from probmargin.training.dry_run import dry_run as forecast_run
+    from probmargin.training.fork import is_tuned
     from probmargin.training.progress import Reporter
     from probmargin.training.refusals import parse_epochs
     from probmargin.training.request import TrainRequest
@@ -101,7 +102,7 @@ def train(
         lambda: load_data(data, data_dir, download=download, image_size=image_size, in_files=in_files)
     )
     own = recipe is None and ":" in data
-    proposal = propose(load(), is_tuning=checkpoint is not None) if own else None
+    proposal = propose(load(), is_tuning=checkpoint is not None or is_tuned(fork)) if own else None
     resolved = resolve(
         read_recipe(recipe) if recipe else method,
         preset=preset,

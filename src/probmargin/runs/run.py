@@ -161,7 +161,13 @@ class Run:
         record = self.record
         last = (record.get("resumes") or [{}])[-1]
         known = last.get("model_files") or record.get("model_files") or ()
-        return changed_files(known, model_files(model, record["model"])) if known else []
+        if not known:
+            return []
+        here = model_files(model, record["model"])
+        gone, new = ({one["file"] for one in side} for side in (known, here))
+        gone, new = gone - new, new - gone
+        # A file that is imported by a pass alone may not be there yet; one in whose place another stands has moved.
+        return [*changed_files(known, here), *(sorted(gone) if new else ())]
 
     def unfinished(self, last: checkpoints.Checkpoint) -> list[str]:
         """A sentence where the last state is not the end of training: a run that ended by itself knows its time."""

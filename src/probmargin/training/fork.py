@@ -46,6 +46,14 @@ def parse_fork(text: str) -> Fork:
     return Fork(open_run(folder), int(number))
 
 
+def is_tuned(fork: str | None) -> bool:
+    """Did the run that is forked begin with given weights, or the one that it was forked from?"""
+    if fork is None:
+        return False
+    record = parse_fork(fork).run.record
+    return bool(record.get("checkpoint") or (record.get("forked_from") or {}).get("checkpoint"))
+
+
 def check_fork(fork: Fork, method: Method, identity: dict[str, Any], num_examples: int) -> None:
     """Refuse a fork whose result would not be that of training from scratch."""
     parent = fork.run.recipe
