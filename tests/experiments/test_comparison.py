@@ -127,7 +127,7 @@ def test_what_does_not_count_is_said(tmp_path: Path) -> None:
     assert f"`at`: record {tmp_path / 'again'} refused: seed 1 is already there as {tmp_path / 'a'}" in said
     assert any(line.startswith(f"`at`: record {tmp_path / 'half'} refused: ") and "finished" in line for line in said)
     assert f"`mail-at` AutoAttack: {tmp_path / 'other'}: aa was not evaluated under protocol standard" in said
-    assert said[-1] == f"2 rows of 4 runs: {tmp_path / 't.md'}"
+    assert said[-1] == f"2 recipes, 4 runs: {tmp_path / 't.md'}"
     assert "| `at` | 1 | 75.00" in (tmp_path / "t.md").read_text(encoding="utf-8")
 
 
@@ -201,6 +201,71 @@ def test_results_of_a_runs_weights_are_the_runs(tmp_path: Path) -> None:
     assert [line.row.id for line in table_of(halves, "").lines] == ["half"]
 
 
+def test_files_that_share_a_row_are_named_and_so_is_a_seed_that_does_not_count(tmp_path: Path) -> None:
+    other_seed = results(tmp_path / "one.json", "x", seed=1, nat={"correct": "1000"})
+    usual = results(tmp_path / "zero.json", "x", **aa(8 / 255, "1100"))
+    table = table_of([other_seed, usual, usual], "")
+    assert [line.row.id for line in table.lines] == ["one"]
+    assert table.spec.remark == (
+        f"{other_seed} was made by the noise of --seed 1: of it the clean images alone count. "
+        f"{usual} is of the model of {other_seed}, and counts in its row."
+    )
+    said: list[str] = []
+    compare_runs(CompareRequest(runs=(other_seed, usual), out=tmp_path / "t.md"), said.append)
+    assert said == [table.spec.remark, f"1 given model: {tmp_path / 't.md'}"]
+    lonely = results(tmp_path / "lonely.json", seed=2, nat={}, **{"pgd-20": {"correct": "1000"}})
+    with pytest.raises(UsageError, match=r"lonely\.json has no number that counts: run evaluate on its model without --seed"):
+        table_of([lonely], "")
+
+
+def test_one_data_set_has_many_names(tmp_path: Path) -> None:
+    first = run(tmp_path / "a", data="npz:mine.npz", aa="1100")
+    whole = results(tmp_path / "whole.json", data="npz:/home/me/mine.npz", **aa(8 / 255, "1111"))
+    for order in ([first, whole], [whole, first]):
+        table = table_of(order, "")
+        assert {line.row.id for line in table.lines} == {"at", "whole"}
+        assert all(line.trials == 1 for line in table.lines)
+        assert table.spec.data == ("npz:mine.npz" if order[0] == first else "npz:/home/me/mine.npz")
+    others = results(tmp_path / "others.json", "w", data_fingerprint="g")
+    weighed = run(tmp_path / "b", weights="w", data="npz:mine.npz")
+    with pytest.raises(UsageError, match=r"the runs are on npz:mine\.npz and digits: give those on one data set"):
+        table_of([weighed, others], "")
+
+
+def test_fewer_images_in_the_standard_ball_are_a_part_of_it(tmp_path: Path) -> None:
+    few = {"protocol": "custom", **aa(8 / 255, "10")}
+    runs = [run(tmp_path / "a", evaluation=aa(8 / 255, "1100")), run(tmp_path / "b", "mail-at", evaluation=few)]
+    table = table_of(runs, "")
+    assert [column.label for column in table.spec.columns] == ["clean", "AutoAttack (first 2)"]
+    assert not table.missing
+    for path, text in zip(runs, ("1100", "1111"), strict=True):
+        both = json.loads((path / "record.json").read_text(encoding="utf-8"))
+        both["evaluations"] = {"few": {**both["evaluation"], **few}}
+        both["evaluation"] |= {"protocol": "standard", **aa(8 / 255, text)}
+        (path / "record.json").write_text(json.dumps(both), encoding="utf-8")
+    (found,) = (one for one in table_of(runs, "").comparisons if one.column.title == "AutoAttack")
+    assert (found.num_examples, found.difference) == (4, 50.0), "on all that both looked at"
+
+
+def test_a_run_may_be_called_as_a_file_and_old_results_have_no_protocol(tmp_path: Path) -> None:
+    first = run(tmp_path / "a.json", aa="1111")
+    file = first / "record.json"
+    old = json.loads(file.read_text(encoding="utf-8"))
+    old["evaluations"] = {"old": {key: value for key, value in old["evaluation"].items() if key != "protocol"}}
+    file.write_text(json.dumps(old), encoding="utf-8")
+    assert [line.row.id for line in table_of([first, first], "").lines] == ["at"]
+    unjudged = run(tmp_path / "b", weights="w", evaluation={})
+    known = json.loads((unjudged / "record.json").read_text(encoding="utf-8"))
+    del known["evaluation"]
+    (unjudged / "record.json").write_text(json.dumps(known), encoding="utf-8")
+    later = results(tmp_path / "later.json", "w", **aa(8 / 255, "1100"))
+    table = table_of([unjudged, later], "")
+    assert [line.row.id for line in table.lines] == ["at"], "results of a run that has none else"
+    codes = [results(tmp_path / f"{code}.json", "v", model_code=code) for code in ("old", "new")]
+    assert [line.row.id for line in table_of(codes, "").lines] == ["old", "new"], "weights in two networks"
+    assert table_of([later], "").spec.model == ""
+
+
 def test_clean_images_are_the_same_in_every_ball_and_by_any_seed(tmp_path: Path) -> None:
     runs = [
         run(tmp_path / "a", nat="1100", evaluation={"eps": 0.1, "protocol": "custom"}),
@@ -228,7 +293,7 @@ def test_files_that_hold_no_results_are_named(tmp_path: Path) -> None:
 
 def test_what_cannot_be_compared_gets_one_line(tmp_path: Path) -> None:
     first = run(tmp_path / "a")
-    other = run(tmp_path / "b", data="cifar10")
+    other = run(tmp_path / "b", data="cifar10", data_fingerprint="other")
     with pytest.raises(UsageError, match="the runs are on digits and cifar10: give those on one"):
         table_of([first, other], "")
     bare = run(tmp_path / "c", evaluation={"nat": {}, "aa": {}})

@@ -3,30 +3,25 @@
 A model that was not trained here is a row too, by the file that `evaluate --out` wrote of it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from probmargin.core.errors import UsageError
-from probmargin.core.records import canonical_hash
 from probmargin.core.shell import judging, typed
 from probmargin.core.speech import Say
 from probmargin.core.words import counted, radius
-from probmargin.engine.files import check_replaces, holds_json, read_json_object, write_text
-from probmargin.engine.shapes import misfit_evaluation
-from probmargin.methods.plain import completed
-from probmargin.reporting.cells import Record, deviation, evaluations, weights_of
+from probmargin.engine.files import check_replaces, write_text
+from probmargin.experiments.compared import gathered
+from probmargin.reporting.cells import Record, evaluations
 from probmargin.reporting.page.missing import attacks
 from probmargin.reporting.page.words import attack_name
 from probmargin.reporting.render import FORMATS
 from probmargin.reporting.spec import CLEAN, NO_SEED, ColumnSpec, Contrast, RowSpec, TableSpec
 from probmargin.reporting.tables import Table, build_table
-from probmargin.runs.run import open_run
 
 _FORMATS = {name: draw for name, draw in FORMATS.items() if name != "claims.csv"}
-_FACTS = ("model", "label_noise", "validation", "checkpoint", "precision")
-"""What tells two trainings by one recipe apart, beside the seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,18 +71,15 @@ def compare_runs(request: CompareRequest, say: Say) -> Table:
         say(draw(table).rstrip("\n"))
         return table
     write_text(request.out, draw(table))
-    for line in (*table.missing, *table.remarks):
+    for line in (*filter(None, [table.spec.remark]), *table.missing, *table.remarks):
         say(line)
-    say(f"{counted(len(table.lines), 'row')} of {counted(len(request.runs), 'run')}: {request.out}")
+    say(f"{table.spec.title}: {request.out}")
     return table
 
 
 def table_of(runs: Sequence[Path], command: str) -> Table:
     """The table, from what the runs were judged by."""
-    records = _gathered(runs)
-    data = dict.fromkeys(str(record["data"]) for record, _ in records)
-    if len(data) > 1:
-        raise UsageError(f"the runs are on {' and '.join(data)}: give those on one data set")
+    records, remarks = gathered(runs)
     names = _names(records)
     rows = {record["recipe_hash"]: record["recipe"] for record, _ in records}
     first, *others = (names[key] for key in rows)
@@ -100,18 +92,17 @@ def table_of(runs: Sequence[Path], command: str) -> Table:
         title=_title(records),
         claim="",
         command=command,
-        data=next(iter(data)),
+        data=records[0][0]["data"],
         model=models,
         rows=tuple(RowSpec(id=names[key], run=f"recipe {key}", recipe=recipe) for key, recipe in rows.items()),
         columns=_columns([record for record, _ in records]),
         contrasts=tuple(Contrast(f"{other} - {first}", (other,), (first,)) for other in others),
         trials=max(map(len, seeds.values())),
         is_own=True,
+        remark=" ".join(remarks),
     )
     if not spec.columns:
-        command = judging(records[0][0], "evaluate", runs[0])
-        advice = f"run {command}" if command else "give some whose model has a name"
-        raise UsageError(f"none of these runs has been judged: {advice}")
+        raise _not_judged(*records[0])
     return build_table(spec, [{**record, "model": models} for record, _ in records])
 
 
@@ -123,70 +114,13 @@ def _title(records: Sequence[tuple[Record, Path]]) -> str:
     return ", ".join([*found, counted(given, "given model")] if given else found)
 
 
-def _gathered(paths: Iterable[Path]) -> list[tuple[dict[str, Any], Path]]:
-    """A record for each run, and for each model that files of results alone tell of, in the order they are named.
-
-    Results that are of a run's weights are the run's, as are two files of one model that model's.
-    """
-    named = list(dict.fromkeys(paths))
-    files = [path for path in named if path.is_file() or path.suffix == ".json"]
-    records = {path: _run_record(path) for path in named if path not in files}
-    for path in files:
-        found = _results(path)
-        owner = next((record for record in records.values() if _is_of(found, record)), None)
-        if owner is None:
-            records[path] = _file_record(path, found)
-        else:
-            owner["evaluations"] = {**(owner.get("evaluations") or {}), str(path): found}
-    return [(records[path], path) for path in named if path in records]
-
-
-def _results(path: Path) -> dict[str, Any]:
-    """What a file of `evaluate --out` holds."""
-    if not path.exists():
-        raise UsageError(f"there is no file {path}; check its name")
-    if not holds_json(path, "protocol", "norm", "eps", "data", "weights"):
-        raise UsageError(f"{path} holds no results: name a run's folder, or FILE.json of probmargin evaluate --out")
-    return read_json_object(path, misfit_evaluation)
-
-
-def _is_of(found: Mapping[str, Any], record: Record) -> bool:
-    """Are results of a record's weights, in the network that others of its results are of?"""
-    others = [other.get("model_code") for other in evaluations(record)]
-    is_alike = not others or found.get("model_code") in others
-    return is_alike and found["weights"] == weights_of(record) and found["data"] == record.get("data")
-
-
-def _file_record(path: Path, found: dict[str, Any]) -> dict[str, Any]:
-    """What stands for a model that is known by its results alone."""
-    recipe = {"weights": found["weights"], "code": found.get("model_code")}
-    return {
-        "id": str(path),
-        "method": path.stem,
-        "recipe": recipe,
-        "recipe_hash": canonical_hash(recipe),
-        "seed": NO_SEED,
-        "data": found["data"],
-        "data_fingerprint": found.get("data_fingerprint"),
-        "model": found.get("model"),
-        "weights": found["weights"],
-        "train_seconds": 0.0,
-        "evaluation": found,
-    }
-
-
-def _run_record(path: Path) -> dict[str, Any]:
-    """A run's record, whose recipe also holds what else its training was, so that a row is one way of training."""
-    record = open_run(path).record
-    trained = {key: record[key] for key in _FACTS if record.get(key)}
-    origin = (record.get("forked_from") or {}).get("checkpoint")
-    trained |= {"began_with": origin} if origin else {}
-    # Files of a network of one's own may have changed between two trainings under its name.
-    code = next((found["model_code"] for found in evaluations(record) if found.get("model_code")), None)
-    trained |= {"model_code": code} if code else {}
-    trained |= {"departs": departs} if (departs := deviation(record)) else {}
-    recipe = {**completed(record["recipe"]), "trained": trained}
-    return {**record, "id": str(path), "recipe": recipe, "recipe_hash": canonical_hash(recipe)}
+def _not_judged(record: Record, path: Path) -> UsageError:
+    """The error where there is no number to compare."""
+    if record["seed"] == NO_SEED:
+        return UsageError(f"{path} has no number that counts: run evaluate on its model without --seed")
+    command = judging(record, "evaluate", path)
+    advice = f"run {command}" if command else "give some whose model has a name"
+    return UsageError(f"none of these runs has been judged: {advice}")
 
 
 def _names(records: Sequence[tuple[Record, Path]]) -> dict[str, str]:
@@ -211,9 +145,10 @@ def _columns(records: Sequence[Record]) -> tuple[ColumnSpec, ...]:
     found: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for record in records:
         longest: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-        # By another seed's noise nothing is compared.
-        for evaluation in (one for one in evaluations(record) if not one.get("seed") and {"norm", "eps"} <= one.keys()):
-            for name in (one for one in attacks(dict(evaluation)) if "correct" in evaluation[one]):
+        for evaluation in (one for one in evaluations(record) if {"protocol", "norm", "eps"} <= one.keys()):
+            found_attacks = [one for one in attacks(dict(evaluation)) if "correct" in evaluation[one]]
+            # By another seed's noise nothing is compared; clean images have none.
+            for name in (one for one in found_attacks if one == CLEAN or not evaluation.get("seed")):
                 ball = (str(evaluation.get("protocol")), str(evaluation["norm"]), float(evaluation["eps"]))
                 key = (name,) if name == CLEAN else (name, *ball)
                 known = longest.get(key)

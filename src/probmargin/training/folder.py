@@ -189,7 +189,7 @@ class Beginning:
         else:
             place = {key: saved.facts[key] for key in ("epoch", "batch")}
             now = {key: self.environment[key] for key in _CONDITIONS if key in self.environment}
-            known = {**dict.fromkeys(OWN_FILES, []), **run.record}
+            known = {**{key: [] for key in OWN_FILES}, **run.record}
             changed = {key: value for key, value in now.items() if value != known.get(key, value)}
             asked, before = self._asked_anew()
             listed = [*run.record.get("resumes", []), place | changed | before]

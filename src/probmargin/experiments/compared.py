@@ -1,0 +1,116 @@
+"""What `compare` takes: runs, and the files that `evaluate --out` wrote of other models, as records of one kind."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from probmargin.core.errors import UsageError
+from probmargin.core.records import canonical_hash
+from probmargin.engine.files import holds_json, read_json_object
+from probmargin.engine.shapes import misfit_evaluation
+from probmargin.evaluation.protocol import PROTOCOLS
+from probmargin.methods.plain import completed
+from probmargin.reporting.cells import Record, deviation, evaluations, weights_of
+from probmargin.reporting.spec import NO_SEED
+from probmargin.runs.run import open_run
+
+_STANDARD = (PROTOCOLS["standard"].norm, PROTOCOLS["standard"].eps)
+_FACTS = ("model", "label_noise", "validation", "checkpoint", "precision")
+"""What tells two trainings by one recipe apart, beside the seed."""
+
+
+def gathered(paths: Iterable[Path]) -> tuple[list[tuple[dict[str, Any], Path]], list[str]]:
+    """A record for each run, and for each model that files of results alone tell of, in the order they are named.
+
+    Results that are of a run's weights are the run's, as are two files of one model that model's; sentences tell of
+    these, and of what does not count.
+    """
+    named = list(dict.fromkeys(paths))
+    files = [path for path in named if path.is_file() or (path.suffix == ".json" and not path.is_dir())]
+    records = {path: _run_record(path) for path in named if path not in files}
+    remarks = []
+    for path in files:
+        found = _results(path)
+        owner = next((other for other, record in records.items() if _is_of(found, record)), None)
+        if owner is None:
+            records[path] = _file_record(path, found)
+        else:
+            records[owner]["evaluations"] = {**(records[owner].get("evaluations") or {}), str(path): found}
+            remarks.append(f"{path} is of the model of {owner}, and counts in its row.")
+        if seed := found.get("seed"):
+            remarks.append(f"{path} was made by the noise of --seed {seed}: of it the clean images alone count.")
+    ordered = [path for path in named if path in records]
+    whole = [(_told_alike(records[path], records[ordered[0]]), path) for path in ordered]
+    data = dict.fromkeys(str(record["data"]) for record, _ in whole)
+    if len(data) > 1:
+        raise UsageError(f"the runs are on {' and '.join(data)}: give those on one data set")
+    return whole, remarks
+
+
+def _told_alike(record: dict[str, Any], first: Record) -> dict[str, Any]:
+    """A record by the first one's name of the data, if they are the same, with its evaluations told alike."""
+    names = {"data": first.get("data")} if _is_on(record, first) else {}
+
+    def alike(found: Mapping[str, Any]) -> Mapping[str, Any]:
+        # In the standard's ball nothing but the count of images makes a protocol one's own.
+        is_standard = found.get("protocol") == "custom" and (found.get("norm"), found.get("eps")) == _STANDARD
+        protocol = {"protocol": "standard"} if is_standard else {}
+        return {**found, **(names if _is_on(found, first) else {}), **protocol}
+
+    own = record.get("evaluation")
+    others = {name: alike(found) for name, found in (record.get("evaluations") or {}).items()}
+    return {**record, **names, "evaluation": alike(own) if own else own, "evaluations": others}
+
+
+def _is_on(found: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Are two on the same data? By its content, where both know that: one file has many names."""
+    key = "data_fingerprint" if found.get("data_fingerprint") and other.get("data_fingerprint") else "data"
+    return found.get(key) == other.get(key)
+
+
+def _results(path: Path) -> dict[str, Any]:
+    """What a file of `evaluate --out` holds."""
+    if not path.exists():
+        raise UsageError(f"there is no file {path}; check its name")
+    if not holds_json(path, "protocol", "norm", "eps", "data", "weights"):
+        raise UsageError(f"{path} holds no results: name a run's folder, or FILE.json of probmargin evaluate --out")
+    return read_json_object(path, misfit_evaluation)
+
+
+def _is_of(found: Mapping[str, Any], record: Record) -> bool:
+    """Are results of a record's weights, in the network that others of its results are of?"""
+    others = [other.get("model_code") for other in evaluations(record)]
+    is_alike = not others or found.get("model_code") in others
+    return is_alike and found["weights"] == weights_of(record) and _is_on(found, record)
+
+
+def _file_record(path: Path, found: dict[str, Any]) -> dict[str, Any]:
+    """What stands for a model that is known by its results alone."""
+    recipe = {"weights": found["weights"], "code": found.get("model_code")}
+    return {
+        "id": str(path),
+        "method": path.stem,
+        "recipe": recipe,
+        "recipe_hash": canonical_hash(recipe),
+        "seed": NO_SEED,
+        "data": found["data"],
+        "data_fingerprint": found.get("data_fingerprint"),
+        "model": found.get("model"),
+        "weights": found["weights"],
+        "train_seconds": 0.0,
+        "evaluation": found,
+    }
+
+
+def _run_record(path: Path) -> dict[str, Any]:
+    """A run's record, whose recipe also holds what else its training was, so that a row is one way of training."""
+    record = open_run(path).record
+    trained = {key: record[key] for key in _FACTS if record.get(key)}
+    origin = (record.get("forked_from") or {}).get("checkpoint")
+    trained |= {"began_with": origin} if origin else {}
+    # Files of a network of one's own may have changed between two trainings under its name.
+    code = next((found["model_code"] for found in evaluations(record) if found.get("model_code")), None)
+    trained |= {"model_code": code} if code else {}
+    trained |= {"departs": departs} if (departs := deviation(record)) else {}
+    recipe = {**completed(record["recipe"]), "trained": trained}
+    return {**record, "id": str(path), "recipe": recipe, "recipe_hash": canonical_hash(recipe)}
