@@ -20,6 +20,7 @@ from probmargin.api import load_data
 from probmargin.attacks.apgd import APGD
 from probmargin.attacks.pgd import PGD
 from probmargin.core.errors import Interrupted, UsageError
+from probmargin.evaluation.run_data import data_of
 from probmargin.experiments import demo, local, reproduce
 from probmargin.methods.plain import from_plain, with_settings
 from probmargin.methods.resolve import METHODS, resolve
@@ -224,12 +225,18 @@ def test_classes_that_stand_for_something_else(program: Program) -> None:
     program.refuses("class 1 of folder:other is 'eel'", "audit", "run", "--out", "a.json", "--data", "folder:other")
     pixels, labels = np.full((4, 1, 8, 8), 9, np.uint8), np.array([0, 1, 0, 1])
     arrays: dict[str, Any] = {"x_train": pixels, "y_train": labels, "x_test": pixels, "y_test": labels}
-    np.savez("turned.npz", **arrays, classes=np.array(["dog", "cat"]))
-    program.refuses("class 0 of npz:turned.npz is 'dog', of run 'cat'", *asked, "npz:turned.npz")
+    np.savez("odd.npz", **arrays, classes=np.array(["dog", "eel"]))
+    program.refuses("class 0 of npz:odd.npz is 'dog', of run 'cat'", *asked, "npz:odd.npz")
     np.savez("same.npz", **arrays, classes=np.array(["cat", "dog"]))
     np.savez("numbered.npz", **arrays)
     for name in ("same", "numbered"):
         assert program(*asked, f"npz:{name}.npz").code == 0
+    turned = {**arrays, "y_test": 1 - labels, "y_train": 1 - labels}
+    np.savez("turned.npz", **turned, classes=np.array(["dog", "cat"]))
+    found = data_of(open_run("run"), "npz:turned.npz")
+    assert found.test.labels.tolist() == found.train.labels.tolist() == labels.tolist(), "by name, not by number"
+    assert found.classes == ("cat", "dog")
+    assert program(*asked, "npz:turned.npz").code == 0
     Path("other/eel").rename("other/dog")
     assert program(*asked, "folder:other").code == 0
 

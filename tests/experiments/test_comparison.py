@@ -213,8 +213,9 @@ def test_files_that_share_a_row_are_named_and_so_is_a_seed_that_does_not_count(t
     said: list[str] = []
     compare_runs(CompareRequest(runs=(other_seed, usual), out=tmp_path / "t.md"), said.append)
     assert said == [table.spec.remark, f"1 given model: {tmp_path / 't.md'}"]
-    lonely = results(tmp_path / "lonely.json", seed=2, nat={}, **{"pgd-20": {"correct": "1000"}})
-    with pytest.raises(UsageError, match=r"lonely\.json has no number that counts: run evaluate on its model without --seed"):
+    odd: dict[str, Any] = {"nat": {}, "pgd-20": {"correct": "1000"}}
+    lonely = results(tmp_path / "lonely.json", "y", seed=2, **odd)
+    with pytest.raises(UsageError, match=r"lonely\.json has no number that counts: run evaluate on its model without"):
         table_of([lonely], "")
 
 

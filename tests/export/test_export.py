@@ -393,7 +393,7 @@ def own_run(folder: Path, monkeypatch: pytest.MonkeyPatch, model: str, source: s
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])
     recipe = resolve("standard", data="digits", epochs=1)
-    request = TrainRequest(out=folder / "run", model=model, device="cpu", normalize=True, **asked)
+    request = TrainRequest(out=folder / "run", model=model, device="cpu", **{"normalize": True} | asked)
     train(recipe, load_digits(), request, Reporter(quiet=True))
 
 
@@ -450,6 +450,44 @@ def test_own_models_in_a_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     x = torch.linspace(0, 1, 128).view(2, 1, 8, 8)
     torch.testing.assert_close(logits_alone(bundle, (1, 8, 8)), open_run("run").model(x), rtol=1e-4, atol=1e-4)
     assert (bundle / "network.py").read_text(encoding="utf-8") == source
+
+
+NORMALISED = """
+{imports}
+from torch import nn
+def build(num_classes):
+    return nn.Sequential({name}([0.3], [0.4]), nn.Flatten(), nn.Linear(64, num_classes))
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "name", "taken"),
+    [
+        ("import probmargin as pm", "pm.Normalize", True),
+        ("import probmargin", "probmargin.Normalize", True),
+        ("from probmargin import Normalize as Norm", "Norm", True),
+        ("import probmargin as pm\npm.attack", "pm.Normalize", False),
+        ("import probmargin as pm\nother = pm", "other.Normalize", False),
+        ("from probmargin import Normalize, attack", "Normalize", False),
+        ("from probmargin.models.layers import Normalize\nimport numpy", "Normalize", False),
+    ],
+)
+def test_a_bundle_brings_the_normalisation_that_an_own_network_begins_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imports: str, name: str, taken: bool
+) -> None:
+    module = f"ownnorm{abs(hash(imports))}"
+    own_run(tmp_path, monkeypatch, f"{module}:build", NORMALISED.format(imports=imports, name=name), normalize=False)
+    if not taken:
+        with pytest.raises(
+            UsageError, match=r"imports (numpy, )?probmargin, and the bundle's model file may need torch"
+        ):
+            pm.export("run", "bundle", format="robustbench")
+        return
+    bundle = pm.export("run", tmp_path / "bundle", format="robustbench", num_examples=10)
+    x = torch.linspace(0, 1, 128).view(2, 1, 8, 8)
+    torch.testing.assert_close(logits_alone(bundle, (1, 8, 8)), open_run("run").model(x), rtol=1e-4, atol=1e-4)
+    assert sys.modules["probmargin"].__name__ == "probmargin"
+    assert hasattr(sys.modules["probmargin"], "attack"), "the whole package is there again"
 
 
 ONCE = """

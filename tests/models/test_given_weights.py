@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 import probmargin as pm
+from probmargin.core.errors import UsageError
+from probmargin.models.checks import check_model
 from probmargin.models.head import head_of
 from probmargin.runs.weights import classes_of, with_weights
 
@@ -118,6 +120,26 @@ class HeadFirstWithSpare(HeadFirst):
     def __init__(self) -> None:
         super().__init__(3)
         self.spare = nn.Linear(5, 2)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std"), [([125.3], [63.0]), ([0.5], [0.0]), ([0.5, 0.5], [0.2]), ([-0.1], [0.2]), ([float("nan")], [0.2])]
+)
+def test_a_normalisation_is_for_images_in_0_to_1(mean: list[float], std: list[float]) -> None:
+    with pytest.raises(UsageError, match=r"is not for images in \[0, 1\]: give one mean and one deviation a channel"):
+        pm.Normalize(mean, std)
+
+
+def test_a_normalisation_for_other_channels_makes_no_images_of_its_own() -> None:
+    three = nn.Sequential(pm.Normalize([0.4] * 3, [0.2] * 3), nn.Flatten(), nn.Linear(12, 3))
+    grey, labels = torch.rand(2, 1, 2, 2), torch.tensor([0, 1])
+    words = "Sequential normalises 3 channels and the images have 1: give Normalize one number for each of theirs"
+    with pytest.raises(UsageError, match=words):
+        pm.evaluate(three, (grey, labels), attacks=["nat"])
+    with pytest.raises(UsageError, match=words.replace("Sequential", "net:build")):
+        check_model(three, (1, 2, 2), 3, "net:build")
+    one = nn.Sequential(pm.Normalize([0.4], [0.2]), nn.Flatten(), nn.Linear(12, 3))
+    assert check_model(one, (3, 2, 2), 3, "one number serves all") == 3
 
 
 def test_a_network_that_fails_or_has_no_such_layer_has_no_head() -> None:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from probmargin.attacks.balls import Norm, to_unit
 from probmargin.core.frozen import frozen
@@ -14,6 +15,7 @@ from probmargin.evaluation.checks import check_images, check_logits
 from probmargin.evaluation.network import Ready, SearchPrecision, exact_form, made_ready
 from probmargin.evaluation.room import find_room
 from probmargin.evaluation.search import Stage, Subject, all_logits, form_for
+from probmargin.models.checks import check_channels
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ def opened(
 ) -> Iterator[tuple[Subject, Ready]]:
     """The model with its images, frozen in eval mode while the block runs, in the forms that these stages ask."""
     check_images(x, labels)
+    if isinstance(model, nn.Module):
+        check_channels(model, x.shape[1], type(model).__name__)
     x = to_unit(x)
     if not x.is_cuda:
         keep_freed_memory()

@@ -100,6 +100,8 @@ def with_names(own: tuple[str, ...], whose: str, data: DataSet) -> DataSet:
         )
     if not len(data.train):
         data = _among(own, data)
+    elif set(own) == set(data.classes) and _numbers(own) not in (own, data.classes):
+        data = _in_order(own, data)
     _check_classes(own, whose, data)
     return data
 
@@ -109,8 +111,14 @@ def _among(own: tuple[str, ...], data: DataSet) -> DataSet:
     names = own[: data.num_classes] if data.open_ended else data.classes
     if len(names) < data.num_classes or not set(names) <= set(own):
         return data
-    numbers = torch.tensor([own.index(name) for name in names])
-    return replace(data, test=replace(data.test, labels=numbers[data.test.labels]), classes=own)
+    return _in_order(own, replace(data, classes=names))
+
+
+def _in_order(own: tuple[str, ...], data: DataSet) -> DataSet:
+    """The data with its labels by a model's order of the names."""
+    numbers = torch.tensor([own.index(name) for name in data.classes])
+    train, test = (replace(part, labels=numbers[part.labels]) for part in (data.train, data.test))
+    return replace(data, train=train, test=test, classes=own)
 
 
 def _check_classes(own: tuple[str, ...], whose: str, data: DataSet) -> None:

@@ -41,6 +41,8 @@ def load_model(weights: str | None = "weights.pt") -> nn.Module:
 '''
 
 
+_ALIASES = "Images = Logits = torch.Tensor\nUsageError = ValueError"
+
 _BESIDE = '''
 
 def _beside() -> ModuleType:
@@ -48,7 +50,15 @@ def _beside() -> ModuleType:
     spec = spec_from_file_location("network_of_bundle", Path(__file__).with_name("network.py"))
     module = module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    installed = sys.modules.get("probmargin")
+    # What network.py may take of the package that it was trained with is here.
+    sys.modules["probmargin"] = SimpleNamespace(Normalize=Normalize)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules["probmargin"]
+        if installed is not None:
+            sys.modules["probmargin"] = installed
     return module
 '''
 
@@ -56,7 +66,7 @@ _BESIDE_IMPORTS = {
     "import sys",
     "from importlib.util import module_from_spec, spec_from_file_location",
     "from pathlib import Path",
-    "from types import ModuleType",
+    "from types import ModuleType, SimpleNamespace",
 }
 
 
@@ -100,8 +110,7 @@ def _built_in(name: str, arguments: dict[str, Any]) -> tuple[str, str]:
         module, call = _BUILT_IN[name]
     imports, parts = _pieces(layers)
     more, own = _pieces(module)
-    aliases = "Images = Logits = torch.Tensor\nUsageError = ValueError"
-    return _joined({*imports, *more}, [aliases, *parts, *own]), call.format(arguments=_spelled(arguments))
+    return _joined({*imports, *more}, [_ALIASES, *parts, *own]), call.format(arguments=_spelled(arguments))
 
 
 def _pieces(module: ModuleType) -> tuple[list[str], list[str]]:
@@ -128,7 +137,7 @@ def _own(name: str, arguments: dict[str, Any]) -> tuple[str, str]:
     factory = factory_of(name)
     imports, parts = _pieces(layers)
     normalize = next(part for part in parts if part.startswith("class Normalize"))
-    head = _joined({*imports, *_BESIDE_IMPORTS}, ["Images = Logits = torch.Tensor", normalize])
+    head = _joined({*imports, *_BESIDE_IMPORTS}, [_ALIASES, normalize])
     call = f"_beside().{name.partition(':')[2]}({_spelled(accepted(factory, **arguments))})"
     return f"{head}{_BESIDE}", call
 
@@ -139,19 +148,36 @@ def _own_file(name: str) -> bytes:
     if path.suffix != ".py":
         raise UsageError(f"{path} is no Python source: put the network's definition into one .py file")
     content = path.read_bytes()
-    foreign = sorted(_roots(content) - {"torch"} - set(sys.stdlib_module_names))
-    if foreign:
+    tree = ast.parse(content)
+    foreign = sorted(_roots(tree) - {"torch"} - set(sys.stdlib_module_names))
+    if foreign and not (foreign == ["probmargin"] and _takes_normalize_alone(tree)):
         raise UsageError(
-            f"{path} imports {', '.join(foreign)}, and the bundle's model file may need torch alone: put the network's "
-            "definition into one file"
+            f"{path} imports {', '.join(foreign)}, and the bundle's model file may need torch and pm.Normalize alone: "
+            "put the network's definition into one file"
         )
     return content
 
 
-def _roots(text: bytes) -> set[str]:
+def _takes_normalize_alone(tree: ast.Module) -> bool:
+    """Is `Normalize` all that a file uses of this package?"""
+    nodes = list(ast.walk(tree))
+    named = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    ours = {alias.asname or alias.name for alias in named if alias.name.partition(".")[0] == "probmargin"}
+    parts = [node for node in nodes if isinstance(node, ast.ImportFrom) and str(node.module).startswith("probmargin")]
+    taken = [(str(node.module), alias.name) for node in parts for alias in node.names]
+    taken += [
+        (node.value.id, node.attr)
+        for node in nodes
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ours
+    ]
+    uses = sum(isinstance(node, ast.Name) and node.id in ours for node in nodes)
+    return all(name == "Normalize" for _, name in taken) and uses + len(parts) == len(taken)
+
+
+def _roots(tree: ast.Module) -> set[str]:
     """The top-level packages a file imports; a relative import is its own package's."""
     found = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

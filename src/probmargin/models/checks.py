@@ -9,6 +9,7 @@ from probmargin.core.errors import UsageError, one_logit
 from probmargin.core.frozen import ModelMode, model_mode, with_clean_buffers
 from probmargin.core.types import Logits
 from probmargin.core.words import counted
+from probmargin.models.layers import Normalize
 from probmargin.models.own import failed_at
 
 _CLOSE = 1e-5
@@ -98,6 +99,16 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
     if not trained:
         raise UsageError("the model has no parameter that can be trained: every one is frozen; leave a layer free")
     return trained
+
+
+def check_channels(model: nn.Module, channels: int, name: str) -> None:
+    """Refuse a normalisation for another number of channels, which would make as many of each image."""
+    counts = {layer.mean.numel() for layer in model.modules() if isinstance(layer, Normalize)} - {1, channels}
+    if counts:
+        raise UsageError(
+            f"model {name} normalises {counted(min(counts), 'channel')} and the images have {channels}: give "
+            "Normalize one number for each of theirs, or bring the images to its own"
+        )
 
 
 def check_trainable(model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str) -> None:
@@ -218,6 +229,7 @@ def _outputs(
     model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str, *, or_more: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Two passes over the same two random images."""
+    check_channels(model, image_shape[0], name)
     check_keeps_images(model, image_shape, name)
     x = random_images(model, 2, image_shape)
     try:

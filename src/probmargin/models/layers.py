@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from probmargin.core.errors import UsageError
 from probmargin.core.types import Images
 
 
@@ -16,6 +17,15 @@ class Normalize(nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
+        if (
+            len(mean) != len(std)
+            or not all(0 <= value <= 1 for value in mean)
+            or not all(0 < value <= 1 for value in std)
+        ):
+            raise UsageError(
+                f"Normalize({list(mean)}, {list(std)}) is not for images in [0, 1]: give one mean and one deviation a "
+                "channel, those of 0 to 255 divided by 255"
+            )
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, -1, 1, 1))
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(1, -1, 1, 1))
 

@@ -118,6 +118,11 @@ def with_weights(
                 f"{path} does not fit {name}: {fit.short()}; save what follows {' or '.join(networks)} in its names "
                 "alone"
             )
+        if ":" in name and not is_head:
+            raise UsageError(
+                f"{path} does not fit {name}: {fit.short()}; name its own network, which pm.Normalize may stand in "
+                "front of, and no other layer"
+            )
         hint = "--new-head starts its last layer afresh for other classes" if is_head else "name its own model"
         raise UsageError(f"{path} does not fit {name}: {fit.short()}; {hint}, or see: probmargin import --help")
     if new_head:
