@@ -1,6 +1,7 @@
 """A user's own images and network, from the command line: found, said, trained, judged, gone on with."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -325,6 +326,23 @@ def test_a_network_that_normalises_takes_the_weights_of_the_one_inside(program: 
     assert program("evaluate", "run", "--attacks", "nat").code == 0
     assert program("export", "run", "--format", "safetensors", "-o", "whole.safetensors").code == 0
     torch.testing.assert_close(pm.load_model("whole.safetensors", "whole:build")(x), expected)
+
+
+def test_weights_that_know_other_classes_are_named(program: Program) -> None:
+    pictures(Path("pictures"))
+    options = ("--data", "folder:pictures", "--model", "small-cnn")
+    assert program(*train(*options)).code == 0
+    assert program("export", "run", "--format", "safetensors", "-o", "first.safetensors").code == 0
+    tune = ("--set", "lr=1e-9", "--checkpoint", "first.safetensors")
+    said = "first.safetensors has class-0 as class 0, and folder:pictures has a: its last layer learns that anew"
+    assert said not in program(*train(*options, *tune, "--out", "same")).out
+    Path("pictures/class-2").rename("pictures/a")
+    tuned = program(*train(*options, *tune, "--out", "other"))
+    assert tuned.code == 0, tuned.err
+    assert said in tuned.out
+    afresh = program(*train(*options, *tune, "--new-head", "--out", "afresh")).out
+    assert said not in afresh
+    assert re.search(r"starts afresh: head\.\d\.bias \(3,\), head\.\d\.weight \(3, \d+\)\n", afresh), afresh
 
 
 def test_separation_is_the_distance_to_another_class() -> None:

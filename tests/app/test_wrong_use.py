@@ -122,6 +122,13 @@ def test_files_that_are_wrong(program: Program) -> None:
     program.refuses("lacks y_train, x_test, y_test", *TRAIN, "--data", "npz:half.npz")
 
 
+def test_places_of_data_without_their_kind(program: Program) -> None:
+    Path("mine").mkdir()
+    Path("mine.npz").write_bytes(b"")
+    program.refuses("no data set: write folder:mine", *TRAIN, "--data", "mine")
+    program.refuses("no data set: write npz:mine.npz", *TRAIN, "--data", "mine.npz")
+
+
 def test_folders_that_are_wrong(program: Program) -> None:
     data = ("--data", "folder:pictures")
     program.refuses("is not a folder", *TRAIN, *data)

@@ -58,7 +58,7 @@ def load(
                 needs_train=needs_train,
             )
     elif colon or spec not in DESCRIPTIONS:
-        raise unknown_name("data set", spec, DESCRIPTIONS)
+        raise _unknown(spec)
     if image_size is not None:
         raise UsageError(f"an image size is for folder:PATH alone; {kind} has its own: leave it out")
     if kind == "npz":
@@ -82,3 +82,11 @@ def _data_dir(spec: str, data_dir: str | Path | None, download: bool) -> Path:
     if not where.is_dir() and (where.exists() or not download):
         raise UsageError(f"{where} is not a folder: pass --data-dir with the folder that holds {spec}'s files")
     return where
+
+
+def _unknown(spec: str) -> UsageError:
+    """The error for a name that is no data set's; it may be a place's."""
+    if not Path(spec).exists():
+        return unknown_name("data set", spec, DESCRIPTIONS)
+    kind = "folder" if Path(spec).is_dir() else "npz"
+    return UsageError(f"{spec!r} is the name of a file or folder and no data set: write {kind}:{spec}")

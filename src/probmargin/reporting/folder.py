@@ -102,7 +102,7 @@ def final_attack(recipe: Plain) -> Plain:
 def read_folder(path: Path | str) -> Folder:
     """Read what there is of a run; only a folder that holds no run at all is refused."""
     place = Path(path)
-    if not place.is_dir():
+    if not place.exists():
         raise UsageError(f"there is no run at {path}; train one with --out {typed(path)}, or check the name")
     damaged: list[str] = []
     if not (place / "record.json").exists():

@@ -12,7 +12,7 @@ from probmargin.data.dataset import DataSet
 from probmargin.models.build import build_model, check_model
 from probmargin.models.checks import check_trainable
 from probmargin.models.layers import Normalize
-from probmargin.runs.weights import mean_std_of, with_weights
+from probmargin.runs.weights import class_names, mean_std_of, with_weights
 
 
 def make_model(
@@ -40,6 +40,8 @@ def make_model(
     shape = (data.channels, *data.image_size)
     if checkpoint is not None:
         check_model(model, shape, data.num_classes, name)
+        if not new_head and (line := _other_classes(class_names(checkpoint), data)):
+            log(f"{checkpoint} {line}")
         built = model
         model = with_weights(built, checkpoint, name, image_shape=shape, new_head=new_head, log=log)
         # A network of one's own that begins with a normalisation builds it itself.
@@ -47,3 +49,15 @@ def make_model(
             settings["mean_std"] = mean_std_of(model)
     check_trainable(model, shape, data.num_classes, name)
     return model, name, settings
+
+
+def _other_classes(names: tuple[str, ...], data: DataSet) -> str:
+    """What to know of weights whose outputs stand for other classes than the data's; "" where they do not, as told."""
+    numbers = tuple(map(str, range(len(data.classes))))
+    if not names or names == data.classes or numbers in (names, data.classes) or len(names) != len(data.classes):
+        return ""
+    place = next(place for place, pair in enumerate(zip(names, data.classes, strict=True)) if len(set(pair)) > 1)
+    return (
+        f"has {names[place]} as class {place}, and {data.name} has {data.classes[place]}: its last layer learns that "
+        "anew; --new-head starts it afresh"
+    )
