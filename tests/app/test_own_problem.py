@@ -324,6 +324,8 @@ def test_a_network_that_normalises_takes_the_weights_of_the_one_inside(program: 
     expected = bare.eval()((x - torch.tensor([0.4, 0.5, 0.6]).view(1, 3, 1, 1)) / 0.2)
     torch.testing.assert_close(run.model(x), expected)
     assert program("evaluate", "run", "--attacks", "nat").code == 0
+    found = json.loads(open_run("run").evaluation_path.read_text(encoding="utf-8"))
+    assert (found["model"], found["classes"]) == ("whole:build", ["class-0", "class-1", "class-2"])
     assert program("export", "run", "--format", "safetensors", "-o", "whole.safetensors").code == 0
     torch.testing.assert_close(pm.load_model("whole.safetensors", "whole:build")(x), expected)
 

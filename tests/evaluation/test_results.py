@@ -201,5 +201,10 @@ def test_a_model_that_names_one_class_is_no_robust_one() -> None:
     assert line in only["warnings"]
     named = closing_lines({**only, "classes": ["a", "b", "c"]})
     assert named[0] == "worst class: c, 0.00% of 1"
+    attacked = {
+        **result,
+        "worst_case": {**result["worst_case"], "worst_class": {"class": 1, "robust_accuracy": 0.5, "num_examples": 19}},
+    }
+    assert "worst class: 1, 50.00% of 19" in closing_lines(attacked), "under attack, where there was any"
     alike = evaluate(Says(), x[1:], labels[1:], attacks=["nat"], settings=EvaluationSettings(eps=0.1))
     assert not alike["warnings"], "one class is all there is"

@@ -189,6 +189,24 @@ def test_a_card_carries_what_was_measured(trained: Path, tmp_path: Path) -> None
     assert any("another state" in line for line in said)
 
 
+def test_results_that_name_no_weights_are_of_the_last_state(trained: Path, tmp_path: Path) -> None:
+    run = open_run(shutil.copytree(trained, tmp_path / "run"))
+    evaluate_subject(EvaluationRequest(run=run.path, attacks=("nat",), num_examples=4, device="cpu"), print)
+    old = json.loads(run.evaluation_path.read_text(encoding="utf-8"))
+    del old["weights"]
+    run.evaluation_path.write_text(json.dumps(old), encoding="utf-8")
+    run.audit_path.write_text(json.dumps({"verdict": "pass", "checks": []}), encoding="utf-8")
+    last, first = run.states()[-1].with_suffix(".safetensors"), run.states()[0].with_suffix(".safetensors")
+    assert last != first
+    rows = {}
+    for name, state in (("last", None), ("earlier", first)):
+        pm.export(run, tmp_path / f"{name}.safetensors", num_examples=4, checkpoint=state)
+        card = json.loads((tmp_path / f"{name}.safetensors.card.json").read_text(encoding="utf-8"))
+        rows[name] = [row["attack"] for row in card["accuracy"]]
+        assert not card.get("audit"), "an audit of no named weights is of none"
+    assert rows == {"last": ["nat"], "earlier": []}
+
+
 def test_a_card_carries_the_audit_of_its_weights(trained: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run)

@@ -174,6 +174,7 @@ class EvaluationShape(TypedDict):
     norm: str
     eps: float
     model: NotRequired[str]
+    classes: NotRequired[list[str]]
     num_examples: NotRequired[int]
     protocol: NotRequired[str]
     seed: NotRequired[int]

@@ -27,7 +27,8 @@ def audit_subject(request: EvaluationRequest, surrogate: Path | None, log: Say) 
         request.run is None or request.out.resolve() != Run(request.run).audit_path.resolve()
     ):
         check_replaces(request.out, "--out", "audit", lambda path: holds_json(path, "verdict", "checks"))
-    run, model, data, code = open_subject(request, log)
+    subject = open_subject(request, log)
+    run, model, data = subject.run, subject.model, subject.data
     path = run.audit_path if run is not None and request.out is None else request.out
     if path is not None:
         check_file(path, "--out FILE.json")
@@ -49,7 +50,7 @@ def audit_subject(request: EvaluationRequest, surrogate: Path | None, log: Say) 
         seed=settings.seed,
     )
     result |= {"data": data.name, "weights": weights_hash(model), "surrogate": str(surrogate) if surrogate else None}
-    result |= {"model_code": code} if code else {}
+    result |= {"model_code": subject.code} if subject.code else {}
     result |= surroundings(device)
     for line in lines(result):
         log(line)

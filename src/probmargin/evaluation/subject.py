@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import nn
@@ -75,7 +75,8 @@ def evaluate_subject(request: EvaluationRequest, log: Say) -> tuple[dict[str, An
         check_out(request.out, request.run)
     if request.save_adversarial is not None:
         check_adversarial(request.save_adversarial, request.out)
-    run, model, data, code = open_subject(request, log)
+    subject = open_subject(request, log)
+    run, model, data = subject.run, subject.model, subject.data
     if run is None:
         _check_outputs(model, data, request)
     if not set(request.attacks) <= WITHOUT_GRADIENTS:
@@ -91,10 +92,9 @@ def evaluate_subject(request: EvaluationRequest, log: Say) -> tuple[dict[str, An
         if place.results is None and world.is_writer:
             log("no --out is given: results are printed and not kept, and what is stopped begins anew")
         shard = _shard(request, world, place)
-        name = str(run.record["model"] if run else request.model)
-        work = _Work(request, settings, place, shard, local_device(pick_device(request.device), world), name, code)
+        work = _Work(request, settings, place, shard, local_device(pick_device(request.device), world))
         with place.saying_what_is_kept(fresh=request.fresh):
-            results, path = work.run(model, data, log if world.is_writer else silent)
+            results, path = work.run(subject, log if world.is_writer else silent)
         if world.size == 1:
             return results, path
         world.any(False)  # all shards are written
@@ -111,13 +111,10 @@ class _Work:
     place: Place
     shard: Shard
     device: torch.device
-    name: str
-    """The model's, as it is asked for."""
-    code: str | None
-    """What identifies the code of a model of the user's own."""
 
-    def run(self, model: nn.Module, data: DataSet, log: Say) -> tuple[dict[str, Any], Path | None]:
+    def run(self, subject: "Opened", log: Say) -> tuple[dict[str, Any], Path | None]:
         """Judge the examples of this share and write down what was found."""
+        model, data = subject.model, subject.data
         test = first_images(data.test, self.request.num_examples)
         positions = torch.tensor(self.shard.positions(len(test)))
         if (first := self.request.aa_examples) is not None:
@@ -128,8 +125,8 @@ class _Work:
         if self.device.type == "cpu" and self.settings.search in ("bf16", "tf32"):
             log(f"on a CPU searches compute in float32, not in {self.settings.search}")
         identity = {"weights": weights_hash(model), "data_fingerprint": data.fingerprint}
-        if self.code:
-            identity["model_code"] = self.code
+        if subject.code:
+            identity["model_code"] = subject.code
         exports = self.request.save_adversarial is not None
         verdicts, images = judge(
             model.to(self.device),
@@ -142,7 +139,7 @@ class _Work:
         )
         facts = {
             **verdicts.facts,
-            "model": self.name,
+            "model": subject.name,
             "data": data.name,
             "classes": list(data.classes),
             "test_images": len(data.test),
@@ -201,8 +198,18 @@ def _shard(request: EvaluationRequest, world: World, place: Place) -> Shard:
     return Shard(world.rank, world.size)
 
 
-Opened: TypeAlias = tuple[Run | None, nn.Module, DataSet, str | None]
-"""The run, if it is one, the model, the data, and what identifies the code of a model of the user's own."""
+@dataclass(frozen=True)
+class Opened:
+    """What is to be judged, and on what."""
+
+    run: Run | None
+    """None for a model that was not trained here."""
+    name: str
+    """The model's, as it is asked for."""
+    model: nn.Module
+    data: DataSet
+    code: str | None
+    """What identifies the code of a model of the user's own."""
 
 
 def open_subject(request: EvaluationRequest, log: Say) -> Opened:
@@ -222,16 +229,16 @@ def open_subject(request: EvaluationRequest, log: Say) -> Opened:
     found = run_data.data_of(run, request.data, request.data_dir, download=request.download, needs_train=False)
     if not run_data.is_own(run, found):
         _say_notes(found, log)
-    found, code = _with_code(model, found, str(request.run), run.record["model"])
-    run_data.check_data(run, found, is_named=request.data is not None, has_out=request.out is not None)
-    return run, model, found, code
+    opened = _opened(run, run.record["model"], model, found, str(request.run))
+    run_data.check_data(run, opened.data, is_named=request.data is not None, has_out=request.out is not None)
+    return opened
 
 
-def _with_code(model: nn.Module, data: DataSet, shown: str, name: str) -> tuple[DataSet, str | None]:
-    """The data, with as many classes as the model has, and the hash of the model's code, after its first pass."""
+def _opened(run: Run | None, name: str, model: nn.Module, data: DataSet, shown: str) -> Opened:
+    """All of it: the data with as many classes as the model has, and the model's code after its first pass."""
     built = settings_of_layers(model)
     data = run_data.with_classes_of(model, data, shown)
-    return data, model_code_hash(model, name, built)
+    return Opened(run, name, model, data, model_code_hash(model, name, built))
 
 
 def _open_model(request: EvaluationRequest, log: Say) -> Opened:
@@ -255,7 +262,7 @@ def _open_model(request: EvaluationRequest, log: Say) -> Opened:
     else:
         whose = "the weights it is built with" if ":" in request.model else "random weights"
         log(f"no --checkpoint is given: {request.model} is judged with {whose}")
-    return None, model, *_with_code(model, data, request.model, request.model)
+    return _opened(None, request.model, model, data, request.model)
 
 
 def _say_notes(data: DataSet, log: Say) -> None:

@@ -137,9 +137,9 @@ class _Identity:
     code: str | None
     """Of a network of the user's own."""
 
-    def misfit(self, found: dict[str, Any]) -> str:
-        """Of what else results are; "" where they are of this model. Older ones do not tell."""
-        if found.get("weights", self.weights) != self.weights:
+    def misfit(self, found: dict[str, Any], *, unnamed: bool = False) -> str:
+        """Of what else results are; "" where of this model, as those that name no weights may be known to be."""
+        if found.get("weights", self.weights if unnamed else None) != self.weights:
             return "another state"
         return "the network as it was before" if found.get("model_code", self.code) != self.code else ""
 
@@ -161,8 +161,7 @@ def _evaluation(run: Run, identity: _Identity, log: Say, *, is_last: bool) -> di
         return None
     found = read_json_object(run.evaluation_path, misfit_evaluation)
     # Results that do not say of which weights they are, are of the run's last.
-    other = identity.misfit(found) or ("" if is_last or "weights" in found else "another state")
-    if other:
+    if other := identity.misfit(found, unnamed=is_last):
         command = judging(run.record, "evaluate", run.path) if is_last else ""
         fix = f"; judge it with: {command}" if command else ""
         log(f"{run.evaluation_path} is of {other} and is left out{fix}")
@@ -175,7 +174,7 @@ def _audit(run: Run, identity: _Identity) -> dict[str, Any] | None:
     if not run.audit_path.exists():
         return None
     found = read_json_object(run.audit_path, misfit_audit)
-    return found if "weights" in found and not identity.misfit(found) else None
+    return None if identity.misfit(found) else found
 
 
 def _given(path: Path, run: Run, identity: _Identity) -> dict[str, Any]:
