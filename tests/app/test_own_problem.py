@@ -347,6 +347,29 @@ def test_weights_that_know_other_classes_are_named(program: Program) -> None:
     assert re.search(r"starts afresh: head\.\d\.bias \(3,\), head\.\d\.weight \(3, \d+\)\n", afresh), afresh
 
 
+def test_a_run_goes_on_and_is_forked_where_its_data_moved_to(program: Program) -> None:
+    pictures(Path("pictures"))
+    options = ("--model", "small-cnn", "--keep-epochs", "1")
+    assert program(*train("--data", "folder:pictures", *options)).code == 0
+    for file in Path("run/checkpoints").glob("state-0002.*"):
+        file.unlink()
+    Path("elsewhere").mkdir()
+    Path("pictures").rename("elsewhere/pictures")
+    there = ("--data", "folder:elsewhere/pictures", *options)
+    forked = program(*train(*there, "--out", "forked", "--fork", "run@1"))
+    assert forked.code == 0, forked.err
+    resumed = program(*train(*there, "--resume"))
+    assert resumed.code == 0, resumed.err
+    assert open_run("run").record["data"] == "folder:elsewhere/pictures"
+    assert program("evaluate", "run", "--attacks", "nat").code == 0
+    assert open_run("run").record["weights"] == open_run("forked").record["weights"]
+    pictures(Path("others"), count=12)
+    program.refuses(
+        "data is 'folder:elsewhere/pictures' there and 'folder:others' here",
+        *train("--data", "folder:others", *options, "--resume"),
+    )
+
+
 def test_separation_is_the_distance_to_another_class() -> None:
     pixels = np.zeros((4, 1, 2, 2), dtype=np.uint8)
     pixels[2:, 0, 0, 0] = 51

@@ -120,15 +120,15 @@ def with_weights(
             )
         if ":" in name and not is_head:
             raise UsageError(
-                f"{path} does not fit {name}: {fit.short()}; name its own network, which pm.Normalize may stand in "
-                "front of, and no other layer"
+                f"{path} does not fit {name}: {fit.short()}; name the network that it is of, in front of which nothing "
+                "but pm.Normalize may stand"
             )
         hint = "--new-head starts its last layer afresh for other classes" if is_head else "name its own model"
         raise UsageError(f"{path} does not fit {name}: {fit.short()}; {hint}, or see: probmargin import --help")
     if new_head:
         kept = {key: tensor for key, tensor in weights.items() if _layer(key) not in head}
-        told = sorted(f"{key} {tuple(tensor.shape)}" for key, tensor in target.state_dict().items() if key not in kept)
-        log(f"starts afresh: {', '.join(told)}")
+        fresh = {key: tensor for key, tensor in target.state_dict().items() if _layer(key) in head}
+        log(f"starts afresh: {', '.join(f'{key} {tuple(tensor.shape)}' for key, tensor in sorted(fresh.items()))}")
         weights = kept
     adopt(target, weights)
     return model

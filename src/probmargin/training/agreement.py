@@ -28,6 +28,18 @@ def differences(found: dict[str, Any], wanted: dict[str, Any], path: str = "") -
     return rows
 
 
+def moved(found: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """What a run says of itself, with its data at the place it has here, if that is the same by its content.
+
+    >>> there, here = ({"data": f"npz:{place}", "data_fingerprint": "f"} for place in ("a.npz", "b/a.npz"))
+    >>> moved(there, here)["data"], moved({**there, "data_fingerprint": "g"}, here)["data"]
+    ('npz:b/a.npz', 'npz:a.npz')
+    """
+    is_same = found.get("data_fingerprint") == wanted["data_fingerprint"]
+    are_places = all(":" in str(side.get("data")) for side in (found, wanted))
+    return {**found, "data": wanted["data"]} if is_same and are_places else found
+
+
 def _in_force(method: Method, epoch: int) -> dict[str, Any]:
     """What decides an epoch's steps, but for the learning rate."""
     plain = {key: value for key, value in method.at(epoch).plain().items() if key not in _SCHEDULE}

@@ -18,7 +18,7 @@ from probmargin.methods.method import Method
 from probmargin.methods.plain import completed
 from probmargin.models.own_code import changed_files
 from probmargin.runs.run import Run
-from probmargin.training.agreement import differences
+from probmargin.training.agreement import differences, moved
 from probmargin.training.examples import Dynamics
 from probmargin.training.fork import (
     OWN_FILES,
@@ -118,7 +118,7 @@ class Beginning:
             return False
         if not self.resume:
             raise UsageError(f"{run.path} already holds a run; go on with --resume, or choose another --out")
-        known = run.record | {"recipe": completed(run.record["recipe"])}
+        known = moved(run.record, self.identity) | {"recipe": completed(run.record["recipe"])}
         found = differences(known, json.loads(json.dumps(self.identity)))
         origin = run.record.get("forked_from")
         wanted = described(self.fork, run.record) if self.fork else origin
@@ -194,7 +194,8 @@ class Beginning:
             asked, before = self._asked_anew()
             listed = [*run.record.get("resumes", []), place | changed | before]
             # What tells the end of a run that patience had ended is not so of one that goes on.
-            record = {key: value for key, value in run.record.items() if key not in _OF_THE_END}
+            record = moved(run.record, self.identity)
+            record = {key: value for key, value in record.items() if key not in _OF_THE_END}
             write_json(run.record_path, {**record, **asked, "resumes": listed})
             reporter.say(f"going on from {path.name} of {run.path}")
             self._say_changed(run, reporter)

@@ -13,7 +13,7 @@ from probmargin.engine.files import write_json_lines
 from probmargin.engine.shapes import misfit_state
 from probmargin.methods.method import Method
 from probmargin.runs.run import Run, open_run
-from probmargin.training.agreement import differences, recipe_differences
+from probmargin.training.agreement import differences, moved, recipe_differences
 from probmargin.training.validation import Monitors, Validation
 
 _SAME = ("seed", "data", "data_fingerprint", "model", "model_settings", "validation", "label_noise", "precision")
@@ -57,7 +57,7 @@ def is_tuned(fork: str | None) -> bool:
 def check_fork(fork: Fork, method: Method, identity: dict[str, Any], num_examples: int) -> None:
     """Refuse a fork whose result would not be that of training from scratch."""
     parent = fork.run.recipe
-    record = fork.run.record
+    record = moved(fork.run.record, identity)
     wanted = {key: identity[key] for key in _SAME}
     found = differences({key: record.get(key) for key in _SAME}, wanted)
     # These decide every step, whatever a phase says.
