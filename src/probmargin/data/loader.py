@@ -88,5 +88,5 @@ def _unknown(spec: str) -> UsageError:
     """The error for a name that is no data set's; it may be a place's."""
     if not Path(spec).exists():
         return unknown_name("data set", spec, DESCRIPTIONS)
-    kind = "folder" if Path(spec).is_dir() else "npz"
-    return UsageError(f"{spec!r} is the name of a file or folder and no data set: write {kind}:{spec}")
+    prefix = "folder" if Path(spec).is_dir() else "npz"
+    return UsageError(f"{spec!r} is the name of a file or folder and no data set: write {prefix}:{spec}")
