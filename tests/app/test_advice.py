@@ -220,13 +220,13 @@ def test_classes_that_stand_for_something_else(program: Program) -> None:
     pictures(Path("other"), "cat", "eel")
     program("train", "--data", "folder:own", "--method", "at", "--out", "run", *QUICK)
     asked = ("evaluate", "run", "--attacks", "nat", "--out", "o.json", "--data")
-    words = "class 1 of folder:other is 'eel', of run 'dog'; name its classes as the run does, in this order (cat, dog)"
+    words = "folder:other has a class 'eel', which run does not know; name its classes as the run does (cat, dog)"
     program.refuses(words, *asked, "folder:other")
-    program.refuses("class 1 of folder:other is 'eel'", "audit", "run", "--out", "a.json", "--data", "folder:other")
+    program.refuses("folder:other has a class 'eel'", "audit", "run", "--out", "a.json", "--data", "folder:other")
     pixels, labels = np.full((4, 1, 8, 8), 9, np.uint8), np.array([0, 1, 0, 1])
     arrays: dict[str, Any] = {"x_train": pixels, "y_train": labels, "x_test": pixels, "y_test": labels}
     np.savez("odd.npz", **arrays, classes=np.array(["dog", "eel"]))
-    program.refuses("class 0 of npz:odd.npz is 'dog', of run 'cat'", *asked, "npz:odd.npz")
+    program.refuses("npz:odd.npz has a class 'eel'", *asked, "npz:odd.npz")
     np.savez("same.npz", **arrays, classes=np.array(["cat", "dog"]))
     np.savez("numbered.npz", **arrays)
     for name in ("same", "numbered"):

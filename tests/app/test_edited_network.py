@@ -116,6 +116,19 @@ def test_a_network_that_moved_was_edited(trained: Program) -> None:
     assert CHANGED in trained(*JUDGE).out
 
 
+def test_a_file_that_a_pass_imports_is_not_gone(program: Program) -> None:
+    lazy = "        from parts import shift\n        return self.head(self.flat(shift(x)))"
+    net = NET.replace("from parts import last\n", "").replace("last(num_classes)", "nn.Linear(64, num_classes)")
+    Path("net.py").write_text(net.replace("        return self.head(self.flat(x))", lazy), encoding="utf-8")
+    Path("parts.py").write_text("def shift(x):\n    return x + 0.1\n", encoding="utf-8")
+    assert program(*TRAIN).code == 0
+    assert [one["file"] for one in open_run("run").record["model_files"]] == ["net.py", "parts.py"]
+    forget()
+    judged = program(*JUDGE)
+    assert judged.code == 0, judged.err
+    assert "changed since" not in judged.out
+
+
 def test_an_older_run_that_goes_on_knows_what_it_went_on_with(trained: Program) -> None:
     two = (*TRAIN[:-4], "--epochs", "2", "--keep-epochs", "1", "--out", "long")
     assert trained(*two).code == 0

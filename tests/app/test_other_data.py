@@ -88,9 +88,18 @@ def test_a_file_with_names_of_classes_finds_pictures_by_them(program: Program) -
     file = ("--model", "net:build", "--checkpoint", "m.safetensors")
     found, _ = judged(program, *file, "--data", "folder:some")
     assert found["nat"]["per_class"] == own["nat"]["per_class"]
+    said = "classes of folder:some are found by their names, and numbered as the model has them: zebra, ant, cat"
+    for named in (("run",), file, (*file[:-1], "run/checkpoints/state-0001.safetensors")):
+        found, out = judged(program, *named, "--data", "folder:some", "--save-adversarial", "adv.npz")
+        assert said in out
+        assert found["nat"]["per_class"] == own["nat"]["per_class"], "a state of a run knows them too"
+        with np.load("adv.npz") as arrays:
+            assert arrays["classes"].tolist() == list(names)
+    assert found["data_as_read"] == load("folder:some", needs_train=False).fingerprint != found["data_fingerprint"]
     Path("some/test/cat").rename("some/test/eel")
     program.refuses(
-        "class 0 of folder:some is 'ant', of m.safetensors 'zebra'", "evaluate", *file, "--data", "folder:some"
+        "folder:some has a class 'eel', which m.safetensors does not know; name its classes as the run does (ze",
+        *("evaluate", *file, "--data", "folder:some"),
     )
 
 

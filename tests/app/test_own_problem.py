@@ -295,6 +295,10 @@ def test_given_weights_are_tuned_at_a_low_rate(program: Program) -> None:
     assert open_run("own").recipe.lr == 0.02
     data = images(40)
     run = pm.train("standard", model="small-cnn", data=data, out="python", epochs=1, device="cpu")
+    tuned = {"model": "small-cnn", "data": data, "epochs": 2, "device": "cpu", "keep_epochs": [1]}
+    given = run.path / "checkpoints" / "state-0001.safetensors"
+    pm.train("standard", **tuned, out="python-tuned", checkpoint=given)  # type: ignore[arg-type]
+    assert pm.train("standard", **tuned, out="python-fork", fork="python-tuned@1").recipe.lr == 0.01  # type: ignore[arg-type]
     state = run.path / "checkpoints" / "state-0001.safetensors"
     again = pm.train("standard", model="small-cnn", data=data, out="again", epochs=1, device="cpu", checkpoint=state)
     assert (run.recipe.lr, again.recipe.lr) == (0.05, 0.01)
@@ -342,6 +346,12 @@ def test_weights_that_know_other_classes_are_named(program: Program) -> None:
     tuned = program(*train(*options, *tune, "--out", "other"))
     assert tuned.code == 0, tuned.err
     assert said in tuned.out
+    pixels, labels = np.zeros((30, 3, 8, 8), np.uint8), np.arange(30) % 3
+    pixels[np.arange(30), labels] = 200
+    np.savez("numbers.npz", x_train=pixels, y_train=labels, x_test=pixels, y_test=labels)
+    unnamed = program(*train("--data", "npz:numbers.npz", "--model", "small-cnn", *tune, "--out", "unnamed"))
+    assert unnamed.code == 0, unnamed.err
+    assert "first.safetensors has" not in unnamed.out, "numbers are no names"
     afresh = program(*train(*options, *tune, "--new-head", "--out", "afresh")).out
     assert said not in afresh
     assert re.search(r"starts afresh: head\.\d\.bias \(3,\), head\.\d\.weight \(3, \d+\)\n", afresh), afresh

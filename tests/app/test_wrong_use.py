@@ -217,6 +217,9 @@ def test_commands_on_what_is_no_run(program: Program, command: str) -> None:
     program.refuses("none", command, "none")
     Path("empty").mkdir()
     program.refuses("empty", command, "empty")
+    Path("before.json").write_text("{}", encoding="utf-8")
+    words = "before.json holds no shards" if command == "merge" else "before.json is not a run's folder"
+    program.refuses(words, command, "before.json")
 
 
 @pytest.mark.parametrize("command", ["evaluate", "audit"])

@@ -229,8 +229,21 @@ def test_one_data_set_has_many_names(tmp_path: Path) -> None:
         assert table.spec.data == ("npz:mine.npz" if order[0] == first else "npz:/home/me/mine.npz")
     others = results(tmp_path / "others.json", "w", data_fingerprint="g")
     weighed = run(tmp_path / "b", weights="w", data="npz:mine.npz")
-    with pytest.raises(UsageError, match=r"the runs are on npz:mine\.npz and digits: give those on one data set"):
+    with pytest.raises(UsageError, match=r"b is on npz:mine\.npz and .*others\.json is on digits: give those on one"):
         table_of([weighed, others], "")
+
+
+def test_data_of_one_name_and_other_content_is_other_data(tmp_path: Path) -> None:
+    files = [results(tmp_path / f"{name}.json", "x", data_fingerprint=name) for name in ("f", "g")]
+    with pytest.raises(
+        UsageError, match=r"f\.json is on digits and .*g\.json is on other images or labels of that name"
+    ):
+        table_of(files, "")
+    ordered = results(tmp_path / "ordered.json", "y", data_fingerprint="h", data_as_read="f", **aa(8 / 255, "1111"))
+    first = run(tmp_path / "a", aa="1100")
+    for named in ([first, ordered], [ordered, first]):
+        (found,) = (one for one in table_of(named, "").comparisons if one.column.title == "AutoAttack")
+        assert abs(found.difference) == 50.0, "labels that were numbered in a model's order are the same labels"
 
 
 def test_fewer_images_in_the_standard_ball_are_a_part_of_it(tmp_path: Path) -> None:
@@ -295,7 +308,7 @@ def test_files_that_hold_no_results_are_named(tmp_path: Path) -> None:
 def test_what_cannot_be_compared_gets_one_line(tmp_path: Path) -> None:
     first = run(tmp_path / "a")
     other = run(tmp_path / "b", data="cifar10", data_fingerprint="other")
-    with pytest.raises(UsageError, match="the runs are on digits and cifar10: give those on one"):
+    with pytest.raises(UsageError, match=r"a is on digits and .*b is on cifar10: give those on one data set"):
         table_of([first, other], "")
     bare = run(tmp_path / "c", evaluation={"nat": {}, "aa": {}})
     with pytest.raises(UsageError, match=f"none of these runs has been judged: run probmargin evaluate {bare}"):

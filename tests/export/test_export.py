@@ -487,6 +487,9 @@ def build(num_classes):
         ("import probmargin as pm\npm.attack", "pm.Normalize", False),
         ("import probmargin as pm\nother = pm", "other.Normalize", False),
         ("from probmargin import Normalize, attack", "Normalize", False),
+        ("from probmargin.models.layers import Normalize", "Normalize", False),
+        ("import probmargin.models.layers as pm", "pm.Normalize", False),
+        ("def late():\n    import probmargin as pm\n    return pm.Normalize", "late()", False),
         ("from probmargin.models.layers import Normalize\nimport numpy", "Normalize", False),
     ],
 )

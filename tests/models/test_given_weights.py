@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -123,7 +124,16 @@ class HeadFirstWithSpare(HeadFirst):
 
 
 @pytest.mark.parametrize(
-    ("mean", "std"), [([125.3], [63.0]), ([0.5], [0.0]), ([0.5, 0.5], [0.2]), ([-0.1], [0.2]), ([float("nan")], [0.2])]
+    ("mean", "std"),
+    [
+        ([125.3], [0.5]),
+        ([0.5], [63.0]),
+        ([], []),
+        ([0.5], [0.0]),
+        ([0.5, 0.5], [0.2]),
+        ([-0.1], [0.2]),
+        ([float("nan")], [0.2]),
+    ],
 )
 def test_a_normalisation_is_for_images_in_0_to_1(mean: list[float], std: list[float]) -> None:
     with pytest.raises(UsageError, match=r"is not for images in \[0, 1\]: give one mean and one deviation a channel"):
@@ -133,13 +143,82 @@ def test_a_normalisation_is_for_images_in_0_to_1(mean: list[float], std: list[fl
 def test_a_normalisation_for_other_channels_makes_no_images_of_its_own() -> None:
     three = nn.Sequential(pm.Normalize([0.4] * 3, [0.2] * 3), nn.Flatten(), nn.Linear(12, 3))
     grey, labels = torch.rand(2, 1, 2, 2), torch.tensor([0, 1])
-    words = "Sequential normalises 3 channels and the images have 1: give Normalize one number for each of theirs"
+    words = "Sequential normalises 3 channels and its images have 1: give Normalize one number for each of theirs"
     with pytest.raises(UsageError, match=words):
         pm.evaluate(three, (grey, labels), attacks=["nat"])
     with pytest.raises(UsageError, match=words.replace("Sequential", "net:build")):
         check_model(three, (1, 2, 2), 3, "net:build")
     one = nn.Sequential(pm.Normalize([0.4], [0.2]), nn.Flatten(), nn.Linear(12, 3))
     assert check_model(one, (3, 2, 2), 3, "one number serves all") == 3
+    coloured = nn.Sequential(Coloured(), *three)
+    assert pm.evaluate(coloured, (grey, labels), attacks=["nat"])["nat"]["num_examples"] == 2
+    assert not any(layer._forward_pre_hooks for layer in coloured.modules())
+    assert torch.equal(pm.Normalize(0.5, 0.2).std, pm.Normalize([0.5], [0.2]).std)
+
+
+class Coloured(nn.Module):
+    """Makes three channels of one, as what stands before a network for photographs does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.expand(-1, 3, -1, -1)
+
+
+class Functional(nn.Module):
+    """Its head's weight is used without the layer being called; other layers are as wide as there are classes."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(1, 3, 1, 1))
+        self.places = nn.Parameter(torch.zeros(1, 16, 4))
+        self.conv = nn.Conv2d(3, 16, 3, padding=1)
+        self.body = nn.Linear(16, 8)
+        self.head = nn.Linear(8, num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        features = self.body(self.conv(x + self.shift).mean((2, 3)))
+        return nn.functional.linear(features, nn.functional.normalize(self.head.weight))
+
+
+@pytest.mark.parametrize("classes", [3, 16])
+def test_a_head_that_is_not_called_is_the_last_layer_whatever_else_is_as_wide(classes: int, tmp_path: Path) -> None:
+    trained, fresh = Functional(classes + 1), Functional(classes)
+    torch.save(trained.state_dict(), tmp_path / "weights.pt")
+    assert head_of(fresh, (3, 4, 4)) is None
+    head = fresh.head.weight.clone()
+    found = with_weights(fresh, tmp_path / "weights.pt", "f", image_shape=(3, 4, 4), new_head=True).state_dict()
+    assert torch.equal(found["head.weight"], head)
+    assert torch.equal(found["conv.weight"], trained.conv.weight)
+
+
+def test_heads_of_other_kinds_are_found() -> None:
+    pixels = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 16, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    assert head_of(pixels, (3, 4, 4)) is pixels[1]
+
+    class Prototypes(nn.Module):
+        """One vector a class, as its own parameter, and a layer of as many numbers."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.prototypes = nn.Parameter(torch.rand(5, 3))
+            self.body = nn.Linear(4, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.body(x.flatten(1)) @ self.prototypes
+            return logits
+
+    inner = Prototypes()
+    assert head_of(nn.Sequential(nn.Identity(), inner), SHAPE) is inner
+    holder = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    holder.register_parameter("places", nn.Parameter(torch.zeros(3, 2)))
+    assert head_of(holder, SHAPE) is holder[1], "what holds the head has its matrix for something else"
+
+    class Script(nn.Linear):
+        """As a part in TorchScript does."""
+
+        def register_forward_hook(self, *_: Any, **__: Any) -> Any:
+            raise RuntimeError("register_forward_hook is not supported on ScriptModules")
+
+    assert head_of(nn.Sequential(nn.Flatten(), Script(4, 3)), SHAPE) is None
 
 
 def test_a_network_that_fails_or_has_no_such_layer_has_no_head() -> None:

@@ -99,6 +99,8 @@ class DataSet:
     """Where images are files, the name at each `index` of a training image."""
     open_ended: bool = False
     """May a model know more classes? The labels of test images alone do not tell."""
+    as_read: str = ""
+    """The fingerprint that it had before its labels were numbered in a model's order; "" where they were not."""
 
     @property
     def num_classes(self) -> int:

@@ -86,7 +86,7 @@ def _data_dir(spec: str, data_dir: str | Path | None, download: bool) -> Path:
 
 def _unknown(spec: str) -> UsageError:
     """The error for a name that is no data set's; it may be a place's."""
-    if not Path(spec).exists():
-        return unknown_name("data set", spec, DESCRIPTIONS)
-    prefix = "folder" if Path(spec).is_dir() else "npz"
-    return UsageError(f"{spec!r} is the name of a file or folder and no data set: write {prefix}:{spec}")
+    is_file = spec.endswith(".npz") and os.path.isfile(spec)
+    if is_file or os.path.isdir(spec):
+        return UsageError(f"{spec!r} is a place and no data set: write {'npz' if is_file else 'folder'}:{spec}")
+    return unknown_name("data set", spec, DESCRIPTIONS)

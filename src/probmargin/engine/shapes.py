@@ -175,6 +175,7 @@ class EvaluationShape(TypedDict):
     eps: float
     model: NotRequired[str]
     classes: NotRequired[list[str]]
+    data_as_read: NotRequired[str]
     num_examples: NotRequired[int]
     protocol: NotRequired[str]
     seed: NotRequired[int]

@@ -52,6 +52,7 @@ def save_adversarial(path: Path, model: nn.Module, x: Images, x_adv: Images, ver
         "ids": verdicts.ids,
         **verdicts.places(),
         "labels": verdicts.labels,
+        "classes": np.array(verdicts.facts.get("classes", ()), dtype=str),
         "broken_by": np.array(verdicts.broken_by),
         "logit_margin": verdicts.worst["margin"],
         "size": verdicts.worst["size"],

@@ -42,7 +42,7 @@ def opened(
     """The model with its images, frozen in eval mode while the block runs, in the forms that these stages ask."""
     check_images(x, labels)
     if isinstance(model, nn.Module):
-        check_channels(model, x.shape[1], type(model).__name__)
+        check_channels(model, tuple(x.shape[1:]), type(model).__name__)
     x = to_unit(x)
     if not x.is_cuda:
         keep_freed_memory()

@@ -93,14 +93,14 @@ def check_state(run: Run, state: Path | None, out: Path | None) -> None:
 
 def with_names(own: tuple[str, ...], whose: str, data: DataSet) -> DataSet:
     """The data with a model's classes; refuse as many that stand for something else than the model's."""
-    if data.open_ended and own != _numbers(own) and set(own) == set(_numbers(own)):
+    if data.open_ended and own != numbered(own) and set(own) == set(numbered(own)):
         raise UsageError(
             f"the classes of {whose} are called by numbers, in the order {_listed(own)}, and {data.name} has labels "
             "without names: add an array `classes` with the names of its labels 0, 1, ..."
         )
     if not len(data.train):
         data = _among(own, data)
-    elif set(own) == set(data.classes) and _numbers(own) not in (own, data.classes):
+    elif set(own) == set(data.classes) and numbered(own) not in (own, data.classes):
         data = _in_order(own, data)
     _check_classes(own, whose, data)
     return data
@@ -116,9 +116,12 @@ def _among(own: tuple[str, ...], data: DataSet) -> DataSet:
 
 def _in_order(own: tuple[str, ...], data: DataSet) -> DataSet:
     """The data with its labels by a model's order of the names."""
-    numbers = torch.tensor([own.index(name) for name in data.classes])
-    train, test = (replace(part, labels=numbers[part.labels]) for part in (data.train, data.test))
-    return replace(data, train=train, test=test, classes=own)
+    if own[: data.num_classes] == data.classes:
+        return replace(data, classes=own)
+    places = torch.tensor([own.index(name) for name in data.classes])
+    train, test = (replace(part, labels=places[part.labels]) for part in (data.train, data.test))
+    note = f"the classes of {data.name} are found by their names, and numbered as the model has them: {_listed(own)}"
+    return replace(data, train=train, test=test, classes=own, notes=(*data.notes, note), as_read=data.fingerprint)
 
 
 def _check_classes(own: tuple[str, ...], whose: str, data: DataSet) -> None:
@@ -127,9 +130,14 @@ def _check_classes(own: tuple[str, ...], whose: str, data: DataSet) -> None:
     Numbers are no names, so they are let pass, unless they are the model's own names in another order.
     """
     other = data.classes
-    is_numbered = _numbers(own) in (own, other)
+    is_numbered = numbered(own) in (own, other)
     if own == other or len(own) != len(other) or (is_numbered and set(own) != set(other)):
         return
+    if unknown := [name for name in other if name not in own]:
+        raise UsageError(
+            f"{data.name} has a class {unknown[0]!r}, which {whose} does not know; name its classes as the run does "
+            f"({_listed(own)})"
+        )
     place = next(place for place, (ours, theirs) in enumerate(zip(own, other, strict=True)) if ours != theirs)
     raise UsageError(
         f"class {place} of {data.name} is {other[place]!r}, of {whose} {own[place]!r}; name its classes as the run "
@@ -137,7 +145,8 @@ def _check_classes(own: tuple[str, ...], whose: str, data: DataSet) -> None:
     )
 
 
-def _numbers(names: tuple[str, ...]) -> tuple[str, ...]:
+def numbered(names: tuple[str, ...]) -> tuple[str, ...]:
+    """What as many classes are called that have no names."""
     return tuple(str(number) for number in range(len(names)))
 
 

@@ -144,6 +144,7 @@ class _Work:
             "classes": list(data.classes),
             "test_images": len(data.test),
         }
+        facts |= {"data_as_read": data.as_read} if data.as_read else {}
         facts |= identity | surroundings(self.device)
         verdicts = replace(verdicts, facts=facts, index=test.index.cpu().numpy())
         exported = {}
@@ -248,9 +249,9 @@ def _open_model(request: EvaluationRequest, log: Say) -> Opened:
     data = load(
         request.data, request.data_dir, download=request.download, image_size=request.image_size, needs_train=False
     )
-    _say_notes(data, log)
     if request.checkpoint is not None and (names := class_names(request.checkpoint)):
         data = run_data.with_names(names, str(request.checkpoint), data)
+    _say_notes(data, log)
     _say_origin(request.model, log)
     model = build_model(request.model, num_classes=data.num_classes, in_channels=data.channels)
     shape = (data.channels, *data.image_size)

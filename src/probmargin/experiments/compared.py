@@ -40,16 +40,17 @@ def gathered(paths: Iterable[Path]) -> tuple[list[tuple[dict[str, Any], Path]], 
         if seed := found.get("seed"):
             remarks.append(f"{path} was made by the noise of --seed {seed}: of it the clean images alone count.")
     ordered = [path for path in named if path in records]
-    whole = [(_told_alike(records[path], records[ordered[0]]), path) for path in ordered]
-    data = dict.fromkeys(str(record["data"]) for record, _ in whole)
-    if len(data) > 1:
-        raise UsageError(f"the runs are on {' and '.join(data)}: give those on one data set")
-    return whole, remarks
+    first = records[ordered[0]]
+    if other := next((path for path in ordered if not _is_on(records[path], first)), None):
+        data = dict.fromkeys(str(record["data"]) for record in (first, records[other]))
+        what = "is on other images or labels of that name" if len(data) == 1 else f"is on {records[other]['data']}"
+        raise UsageError(f"{ordered[0]} is on {first['data']} and {other} {what}: give those on one data set")
+    return [(_told_alike(records[path], first), path) for path in ordered], remarks
 
 
 def _told_alike(record: dict[str, Any], first: Record) -> dict[str, Any]:
     """A record by the first one's name of the data, if they are the same, with its evaluations told alike."""
-    names = {"data": first.get("data")} if _is_on(record, first) else {}
+    names = {key: first[key] for key in ("data", "data_fingerprint") if first.get(key)}
 
     def alike(found: Mapping[str, Any]) -> Mapping[str, Any]:
         # In the standard's ball nothing but the count of images makes a protocol one's own.
@@ -64,8 +65,8 @@ def _told_alike(record: dict[str, Any], first: Record) -> dict[str, Any]:
 
 def _is_on(found: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Are two on the same data? By its content, where both know that: one file has many names."""
-    key = "data_fingerprint" if found.get("data_fingerprint") and other.get("data_fingerprint") else "data"
-    return found.get(key) == other.get(key)
+    contents = [{side.get(key) for key in ("data_fingerprint", "data_as_read")} - {None} for side in (found, other)]
+    return bool(contents[0] & contents[1]) if all(contents) else found.get("data") == other.get("data")
 
 
 def _results(path: Path) -> dict[str, Any]:
@@ -95,6 +96,7 @@ def _file_record(path: Path, found: dict[str, Any]) -> dict[str, Any]:
         "seed": NO_SEED,
         "data": found["data"],
         "data_fingerprint": found.get("data_fingerprint"),
+        "data_as_read": found.get("data_as_read"),
         "model": found.get("model"),
         "weights": found["weights"],
         "train_seconds": 0.0,

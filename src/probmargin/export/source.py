@@ -161,17 +161,22 @@ def _own_file(name: str) -> bytes:
 def _takes_normalize_alone(tree: ast.Module) -> bool:
     """Is `Normalize` all that a file uses of this package?"""
     nodes = list(ast.walk(tree))
-    named = [alias for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    ours = {alias.asname or alias.name for alias in named if alias.name.partition(".")[0] == "probmargin"}
-    parts = [node for node in nodes if isinstance(node, ast.ImportFrom) and str(node.module).startswith("probmargin")]
-    taken = [(str(node.module), alias.name) for node in parts for alias in node.names]
-    taken += [
-        (node.value.id, node.attr)
-        for node in nodes
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ours
-    ]
-    uses = sum(isinstance(node, ast.Name) and node.id in ours for node in nodes)
-    return all(name == "Normalize" for _, name in taken) and uses + len(parts) == len(taken)
+    named = [(node, alias) for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    parts = [node for node in nodes if isinstance(node, ast.ImportFrom) and _is_ours(str(node.module))]
+    imports = [node for node, alias in named if _is_ours(alias.name)] + parts
+    # What is imported while the network is built, or from within the package, is not there any more.
+    modules = [alias.name for _, alias in named if _is_ours(alias.name)] + [str(node.module) for node in parts]
+    if not all(node in tree.body for node in imports) or set(modules) != {"probmargin"}:
+        return False
+    ours = {alias.asname or alias.name for _, alias in named if alias.name == "probmargin"}
+    uses = [node for node in nodes if isinstance(node, ast.Name) and node.id in ours]
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute) and node.value in uses]
+    taken = [node.attr for node in attributes] + [alias.name for node in parts for alias in node.names]
+    return len(attributes) == len(uses) and set(taken) <= {"Normalize"}
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == "probmargin"
 
 
 def _roots(tree: ast.Module) -> set[str]:

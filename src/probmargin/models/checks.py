@@ -1,6 +1,8 @@
 """What can be wrong with a network before anything is done with it."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import Any
 
 import torch
 from torch import nn
@@ -101,14 +103,35 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
     return trained
 
 
-def check_channels(model: nn.Module, channels: int, name: str) -> None:
-    """Refuse a normalisation for another number of channels, which would make as many of each image."""
-    counts = {layer.mean.numel() for layer in model.modules() if isinstance(layer, Normalize)} - {1, channels}
-    if counts:
-        raise UsageError(
-            f"model {name} normalises {counted(min(counts), 'channel')} and the images have {channels}: give "
-            "Normalize one number for each of theirs, or bring the images to its own"
-        )
+def check_channels(model: nn.Module, image_shape: tuple[int, ...], name: str) -> None:
+    """Refuse a normalisation of other channels than reach it, which would make as many of each image."""
+
+    seen: list[tuple[int, int]] = []
+
+    def look(layer: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+        seen.append((layer.get_buffer("mean").numel(), args[0].shape[1]))
+
+    layers = [layer for layer in model.modules() if isinstance(layer, Normalize)]
+    with ExitStack() as stack:
+        for layer in layers:
+            stack.callback(layer.register_forward_pre_hook(look).remove)
+        # What else is wrong with a pass is said by others.
+        stack.enter_context(suppress(Exception, SystemExit))
+        if layers:
+            tried(model, image_shape)
+    for count, there in seen:
+        if count not in (1, there):
+            raise UsageError(
+                f"model {name} normalises {counted(count, 'channel')} and its images have {there}: give Normalize one "
+                "number for each of theirs, or bring the images to its own"
+            )
+
+
+def tried(model: nn.Module, image_shape: tuple[int, ...]) -> Any:
+    """What a pass over two random images gives in eval mode; all is left as it was found."""
+    x = as_the_model_computes(random_images(model, 2, image_shape), model)
+    with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), model_mode(model, "eval"), torch.no_grad():
+        return with_clean_buffers(model, detach=True)(x)
 
 
 def check_trainable(model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str) -> None:
@@ -229,7 +252,7 @@ def _outputs(
     model: nn.Module, image_shape: tuple[int, ...], num_classes: int, name: str, *, or_more: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Two passes over the same two random images."""
-    check_channels(model, image_shape[0], name)
+    check_channels(model, image_shape, name)
     check_keeps_images(model, image_shape, name)
     x = random_images(model, 2, image_shape)
     try:

@@ -1,16 +1,16 @@
 """Which layer of a network makes its logits."""
 
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import nn
 
-from probmargin.core.frozen import model_mode, with_clean_buffers
-from probmargin.models.checks import as_the_model_computes, random_images
+from probmargin.models.checks import tried
 
 
 def head_of(model: nn.Module, image_shape: tuple[int, ...]) -> nn.Module | None:
-    """The layer called last of those with a weight that has a row or a column for each class; None where none has.
+    """The layer called last of those that turn features into one number a class; None where that cannot be told.
 
     Its place among the other layers says nothing: a head may be made first, and a layer made last may never be called.
 
@@ -19,27 +19,29 @@ def head_of(model: nn.Module, image_shape: tuple[int, ...]) -> nn.Module | None:
     >>> head_of(layers, (2,)) is layers["head"]
     True
     """
-    called: list[nn.Module] = []
+    called: list[tuple[nn.Module, Any]] = []
 
-    def note(layer: nn.Module, _args: Any, _output: Any) -> None:
-        called.append(layer)
+    def note(layer: nn.Module, _args: Any, output: Any) -> None:
+        called.append((layer, output))
 
-    hooks = [layer.register_forward_hook(note) for layer in model.modules() if layer._parameters]
-    x = as_the_model_computes(random_images(model, 2, image_shape), model)
     try:
-        with torch.random.fork_rng(devices=[x.device] if x.is_cuda else []), model_mode(model, "eval"), torch.no_grad():
-            logits = with_clean_buffers(model, detach=True)(x)
+        with ExitStack() as stack:
+            for layer in model.modules():
+                stack.callback(layer.register_forward_hook(note).remove)
+            num_classes = int(tried(model, image_shape).shape[1])
     # What is wrong with the network is said by those who look for it.
     except (Exception, SystemExit):
         return None
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not isinstance(logits, torch.Tensor) or not logits.ndim:
-        return None
-    return next((layer for layer in reversed(called) if _has_classes(layer, logits.shape[-1])), None)
+    heads = [layer for layer, output in called if _classifies(layer, output, num_classes)]
+    # One that holds another such layer has its matrix for something else.
+    return next((layer for layer in reversed(heads) if not set(layer.modules()) & set(heads) - {layer}), None)
 
 
-def _has_classes(layer: nn.Module, num_classes: int) -> bool:
-    tensors = (tensor for tensor in layer._parameters.values() if tensor is not None)
-    return any(tensor.ndim > 1 and num_classes in tensor.shape[:2] for tensor in tensors)
+def _classifies(layer: nn.Module, output: Any, num_classes: int) -> bool:
+    """Does a layer give one number a class, by a matrix of its own or by a convolution of single pixels?"""
+    if not isinstance(output, torch.Tensor) or output.ndim not in (2, 4) or output.shape[1] != num_classes:
+        return False
+    shapes = [tuple(tensor.shape) for tensor in layer._parameters.values() if tensor is not None]
+    if output.ndim == 2:
+        return any(len(shape) == 2 and num_classes in shape for shape in shapes)
+    return any(len(shape) == 4 and shape[0] == num_classes and shape[2:] == (1, 1) for shape in shapes)

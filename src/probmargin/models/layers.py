@@ -15,19 +15,17 @@ class Normalize(nn.Module):
     mean: torch.Tensor
     std: torch.Tensor
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+    def __init__(self, mean: Sequence[float] | float, std: Sequence[float] | float) -> None:
         super().__init__()
-        if (
-            len(mean) != len(std)
-            or not all(0 <= value <= 1 for value in mean)
-            or not all(0 < value <= 1 for value in std)
-        ):
+        middle, width = (torch.as_tensor(numbers, dtype=torch.float32).flatten() for numbers in (mean, std))
+        inside = bool(((middle >= 0) & (middle <= 1)).all()) and bool(((width > 0) & (width <= 1)).all())
+        if len(middle) != len(width) or not len(middle) or not inside:
             raise UsageError(
-                f"Normalize({list(mean)}, {list(std)}) is not for images in [0, 1]: give one mean and one deviation a "
+                f"Normalize({mean}, {std}) is not for images in [0, 1]: give one mean and one deviation a "
                 "channel, those of 0 to 255 divided by 255"
             )
-        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, -1, 1, 1))
-        self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(1, -1, 1, 1))
+        self.register_buffer("mean", middle.clone().view(1, -1, 1, 1))
+        self.register_buffer("std", width.clone().view(1, -1, 1, 1))
 
     def forward(self, x: Images) -> Images:
         return (x - self.mean) / self.std

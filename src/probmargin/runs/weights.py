@@ -14,6 +14,8 @@ from torch import nn
 from probmargin.core.errors import UsageError
 from probmargin.core.speech import Say, silent
 from probmargin.engine.checkpoints import load_weights
+from probmargin.engine.files import holds_json, read_json_object
+from probmargin.engine.shapes import misfit_record
 from probmargin.models.head import head_of
 from probmargin.models.layers import Normalize
 
@@ -148,7 +150,10 @@ def exported_facts(path: Path) -> Any:
 
 
 def class_names(path: Path) -> tuple[str, ...]:
-    """The names of the classes that an exported file carries; none where it has none."""
+    """The names of the classes that an exported file carries, or the run whose state it is; none where nothing does."""
+    record = path.resolve().parent.parent / "record.json"
+    if path.resolve().parent.name == "checkpoints" and holds_json(record, "class_counts"):
+        return tuple(read_json_object(record, misfit_record)["class_counts"])
     try:
         facts = exported_facts(path)
     except NO_FACTS:
@@ -160,7 +165,7 @@ def classes_of(path: Path, model: nn.Module, image_shape: tuple[int, ...]) -> in
     """For how many classes a file's last layer is, where nothing but this number does not fit the model."""
     model, target, weights = _matched(model, load_weights(path))
     fit = compare(target, weights)
-    is_head = _is_head(fit, target, weights, _head(model, target, image_shape))
+    is_head = not fit.is_exact and _is_head(fit, target, weights, _head(model, target, image_shape))
     return len(weights[next(iter(fit.misshapen))]) if is_head else None
 
 
@@ -187,14 +192,13 @@ def mean_std_of(model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]]
 
 def _matched(model: nn.Module, weights: Weights) -> tuple[nn.Module, nn.Module, Weights]:
     """The model as it will be, the part of it that the weights are of, and the weights by that part's names."""
-    bare = _unwrapped(weights, model)
-    normalises = "0.mean" in model.state_dict() or any(isinstance(layer, Normalize) for layer in model.modules())
-    if {"0.mean", "0.std"} <= bare.keys() and not normalises:
+    wholes, bare = [model], _unwrapped(weights, model)
+    if {"0.mean", "0.std"} <= bare.keys():
         mean, std = (bare[f"0.{key}"].flatten().tolist() for key in ("mean", "std"))
-        model = nn.Sequential(Normalize(mean, std), model)
-    found = [(part, _unwrapped(weights, part)) for part in _parts(model)]
-    apart = {place: compare(part, own).count for place, (part, own) in enumerate(found)}
-    return model, *found[min(apart, key=lambda place: apart[place])]
+        wholes.append(nn.Sequential(Normalize(mean, std), model))
+    found = [(whole, part, _unwrapped(weights, part)) for whole in wholes for part in _parts(whole)]
+    apart = {place: compare(part, own).count for place, (_, part, own) in enumerate(found)}
+    return found[min(apart, key=lambda place: apart[place])]
 
 
 def _parts(model: nn.Module) -> Iterator[nn.Module]:
@@ -226,7 +230,7 @@ def _head(model: nn.Module, target: nn.Module, image_shape: tuple[int, ...]) -> 
     layers = dict(target.named_modules(remove_duplicate=False))
     # Where it cannot be told it is the last that has tensors, a second name of an earlier one left aside.
     stored = dict.fromkeys(layers[path] for path in map(_layer, target.state_dict()) if path in layers)
-    last = head_of(model, image_shape) or list(stored)[-1]
+    last = head_of(model, image_shape) or next(reversed(stored), None)
     return {name for name, layer in layers.items() if layer is last}
 
 

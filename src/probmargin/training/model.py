@@ -9,6 +9,7 @@ from torch import nn
 from probmargin.core.errors import UsageError
 from probmargin.core.speech import Say
 from probmargin.data.dataset import DataSet
+from probmargin.evaluation.run_data import numbered
 from probmargin.models.build import build_model, check_model
 from probmargin.models.checks import check_trainable
 from probmargin.models.layers import Normalize
@@ -53,8 +54,8 @@ def make_model(
 
 def _other_classes(names: tuple[str, ...], data: DataSet) -> str:
     """What to know of weights whose outputs stand for other classes than the data's; "" where they do not, as told."""
-    numbers = tuple(map(str, range(len(data.classes))))
-    if not names or names == data.classes or numbers in (names, data.classes) or len(names) != len(data.classes):
+    are_named = numbered(data.classes) not in (names, data.classes)
+    if names == data.classes or len(names) != len(data.classes) or not are_named:
         return ""
     place = next(place for place, pair in enumerate(zip(names, data.classes, strict=True)) if len(set(pair)) > 1)
     return (
