@@ -82,6 +82,29 @@ def test_weights_of_a_network_fit_behind_our_normalisation_and_so_do_the_whole_o
     assert list(again.state_dict()) == list(model.state_dict()), "it is not normalised twice"
 
 
+def test_a_normalisation_of_ones_own_may_be_for_other_pixels(tmp_path: Path) -> None:
+    class Bytes(nn.Module):
+        """Takes images in [0, 1] and means of 0 to 255."""
+
+        mean: torch.Tensor
+        std: torch.Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.tensor([125.3]))
+            self.register_buffer("std", torch.tensor([63.0]))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (255 * x - self.mean) / self.std
+
+    trained, fresh = (nn.Sequential(Bytes(), nn.Flatten(), nn.Linear(4, 3)) for _ in range(2))
+    torch.save(trained.state_dict(), tmp_path / "weights.pt")
+    found = with_weights(fresh, tmp_path / "weights.pt", "bytes", image_shape=SHAPE)
+    assert torch.equal(found.state_dict()["2.weight"], trained.state_dict()["2.weight"])
+    with pytest.raises(UsageError, match=r"weights\.pt does not fit net:build: .*; name the network that it is of"):
+        with_weights(Body(), tmp_path / "weights.pt", "net:build", image_shape=SHAPE)
+
+
 class HeadFirst(nn.Module):
     """The head is made before the rest, and a layer that is never called is made last."""
 

@@ -3,6 +3,7 @@
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -194,8 +195,10 @@ def _matched(model: nn.Module, weights: Weights) -> tuple[nn.Module, nn.Module, 
     """The model as it will be, the part of it that the weights are of, and the weights by that part's names."""
     wholes, bare = [model], _unwrapped(weights, model)
     if {"0.mean", "0.std"} <= bare.keys():
-        mean, std = (bare[f"0.{key}"].flatten().tolist() for key in ("mean", "std"))
-        wholes.append(nn.Sequential(Normalize(mean, std), model))
+        # What is called so may be the user's own, for images in 0 to 255, say.
+        with suppress(UsageError):
+            mean, std = (bare[f"0.{key}"].flatten().tolist() for key in ("mean", "std"))
+            wholes.append(nn.Sequential(Normalize(mean, std), model))
     found = [(whole, part, _unwrapped(weights, part)) for whole in wholes for part in _parts(whole)]
     apart = {place: compare(part, own).count for place, (_, part, own) in enumerate(found)}
     return found[min(apart, key=lambda place: apart[place])]
