@@ -103,6 +103,20 @@ def evaluate_subject(request: EvaluationRequest, log: Say) -> tuple[dict[str, An
 
 
 @dataclass(frozen=True)
+class Opened:
+    """What is to be judged, and on what."""
+
+    run: Run | None
+    """None for a model that was not trained here."""
+    name: str
+    """The model's, as it is asked for."""
+    model: nn.Module
+    data: DataSet
+    code: str | None
+    """What identifies the code of a model of the user's own."""
+
+
+@dataclass(frozen=True)
 class _Work:
     """One process's share of an evaluation."""
 
@@ -112,7 +126,7 @@ class _Work:
     shard: Shard
     device: torch.device
 
-    def run(self, subject: "Opened", log: Say) -> tuple[dict[str, Any], Path | None]:
+    def run(self, subject: Opened, log: Say) -> tuple[dict[str, Any], Path | None]:
         """Judge the examples of this share and write down what was found."""
         model, data = subject.model, subject.data
         test = first_images(data.test, self.request.num_examples)
@@ -197,20 +211,6 @@ def _shard(request: EvaluationRequest, world: World, place: Place) -> Shard:
     if request.run is None and request.out is None:
         raise UsageError("shards of the processes need a place under torchrun: give a run's folder, or --out FILE")
     return Shard(world.rank, world.size)
-
-
-@dataclass(frozen=True)
-class Opened:
-    """What is to be judged, and on what."""
-
-    run: Run | None
-    """None for a model that was not trained here."""
-    name: str
-    """The model's, as it is asked for."""
-    model: nn.Module
-    data: DataSet
-    code: str | None
-    """What identifies the code of a model of the user's own."""
 
 
 def open_subject(request: EvaluationRequest, log: Say) -> Opened:

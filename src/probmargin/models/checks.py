@@ -105,7 +105,6 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
 
 def check_channels(model: nn.Module, image_shape: tuple[int, ...], name: str) -> None:
     """Refuse a normalisation of other channels than reach it, which would make as many of each image."""
-
     seen: list[tuple[int, int]] = []
 
     def look(layer: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
