@@ -229,6 +229,8 @@ def test_heads_of_other_kinds_are_found() -> None:
             logits: torch.Tensor = self.body(x.flatten(1)) @ self.prototypes
             return logits
 
+    narrow = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 3))
+    assert head_of(narrow, SHAPE) is narrow[3], "the last of those that are as wide"
     inner = Prototypes()
     assert head_of(nn.Sequential(nn.Identity(), inner), SHAPE) is inner
     holder = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
