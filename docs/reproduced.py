@@ -222,8 +222,9 @@ def reweighting(results: Path) -> str:
 
 
 def within_burn_in(results: Path) -> str:
-    """What weights bring under TRADES, each row less the one without weights that shares its burn-in."""
-    lines = {line.row.id: line for table in kept_tables(results) for line in table.lines if line.trials}
+    """What weights bring under TRADES on CIFAR-10, each row less the one without weights that shares its burn-in."""
+    tables = [table for table in kept_tables(results) if table.spec.data == "cifar10"]
+    lines = {line.row.id: line for table in tables for line in table.lines if line.trials}
     rows = []
     for row, base in UNWEIGHTED.items():
         if row in lines and base in lines:

@@ -153,9 +153,15 @@ def test_what_the_page_says_of_awp_is_so() -> None:
     assert below["AA"].interval[0] > 0
 
 
-def paired(plus: str, minus: str, title: str) -> Comparison:
-    """Two rows of table 1, 5 or 6 or TRADES at MAIL's beta, on all images that both were judged on."""
-    lines = {line.row.id: line for table in kept_tables(ROOT / "results") for line in table.lines if line.trials}
+def lines_of(data: str) -> dict[str, Line]:
+    """The rows of all tables of a data set that have a record, by name."""
+    tables = [table for table in kept_tables(ROOT / "results") if table.spec.data == data]
+    return {line.row.id: line for table in tables for line in table.lines if line.trials}
+
+
+def paired(plus: str, minus: str, title: str, data: str = "cifar10") -> Comparison:
+    """Two rows of one data set on all images that both were judged on."""
+    lines = lines_of(data)
     plus_cell, minus_cell = lines[plus].cell(title), lines[minus].cell(title)
     assert plus_cell is not None
     assert minus_cell is not None
@@ -179,7 +185,7 @@ def chance_of(found: Comparison) -> str:
 def less_its_burn_in(row: str, title: str) -> Comparison:
     """What a row is above MAIL-TRADES, each less the row that stands for its own burn-in."""
     names = row, base_of("mail-trades"), base_of(row), "mail-trades"
-    lines = {line.row.id: line for table in kept_tables(ROOT / "results") for line in table.lines if line.trials}
+    lines = lines_of("cifar10")
     cells = [cell for cell in (lines[name].cell(title) for name in names) if cell is not None]
     rows = {name: cell.verdicts for name, cell in zip(names, cells, strict=True)}
     found = compare(Contrast("", names[:2], names[2:], factor=2.0), cells[0].column, rows)
@@ -308,6 +314,34 @@ def test_what_the_page_says_of_weight_functions_is_so() -> None:
     theirs = [cell.published[0] for cell in cells if cell.published is not None]
     assert f"where the paper prints {theirs[0]:.2f} and {theirs[1]:.2f}" in PAGE
     assert not line_of("table6", f"{row}-hinge").trials, "one that falls with the margin is not run yet"
+
+
+def test_what_the_page_says_of_cifar_100_is_so() -> None:
+    table, titles = "table4-cifar100", ("NAT", "PGD", "AA")
+    assert sorted(lines_of("cifar100")) == ["at", "mail-at", "trades-beta5"], "MAIL-TRADES is not judged"
+    assert beyond(table, "at") == []
+    assert beyond(table, "mail-at") == ["NAT", "PGD"]
+    weights = {title: paired("mail-at", "at", title, "cifar100") for title in titles}
+    assert f"cost {less(weights['NAT'])} of natural accuracy" in PAGE
+    assert f"nothing that shows under PGD, +{told(weights['PGD'], '')}" in PAGE
+    assert f"cost {less(weights['AA'])} under AutoAttack" in PAGE
+    assert [one.interval[0] * one.interval[1] > 0 for one in weights.values()] == [True, False, True]
+    printed = {row: line_of(table, row).row.published for row in ("at", "mail-at", "trades")}
+    gaps = [printed["mail-at"][title][0] - printed["at"][title][0] for title in titles]
+    assert f"(the paper's rows differ by {gaps[0]:+.2f}, {gaps[1]:+.2f} and {gaps[2]:+.2f})" in PAGE
+    trades = {title: line_of(table, "trades-beta5").cell(title) for title in titles}
+    means = [cell.mean for cell in trades.values() if cell is not None and cell.mean is not None]
+    theirs = [printed["trades"][title][0] for title in titles]
+    assert f"{means[0]:.2f}, {means[1]:.2f} and {means[2]:.2f}, beside {theirs[0]:.2f}, {theirs[1]:.2f} and" in PAGE
+    assert f"and {theirs[2]:.2f} printed for a β that the paper leaves open" in PAGE
+    parents = {file.stem: fork_of(file) for file in (ROOT / "results").glob("cifar100-resnet18-*-s1.json")}
+    assert parents["cifar100-resnet18-mail-at-s1"] == parents["cifar100-resnet18-at-s1"], "one burn-in"
+
+
+def less(found: Comparison) -> str:
+    """A loss as the page words it: the points and their interval, both turned."""
+    low, high = found.interval
+    return f"{-found.difference:.2f} points [{-high:+.2f}, {-low:+.2f}]"
 
 
 def test_which_rows_share_a_burn_in_is_what_the_page_says() -> None:
