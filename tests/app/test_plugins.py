@@ -385,6 +385,21 @@ def test_one_file_is_one_module_by_path_and_by_name_and_its_recipes_can_be_sent(
             "attack Shift returns (1, 8, 8) for images (8, 1, 8, 8)",
         ),
         (OWN.replace("AttackResult(x_adv=", "("), "attack=shift", "attack Shift returns Tensor: return AttackResult"),
+        (
+            OWN.replace("return", "x += self.eps / 2\n        return"),
+            "attack=shift",
+            "attack Shift changes the clean images in place: write x = x + step for x += step",
+        ),
+        (
+            MINE.replace("return", "z = view.adv().detach()\n        z /= 5\n        return"),
+            "margin=mine",
+            "margin 'mine' changes in place what it is given, which the loss reads too: write z = z / 5 for z /= 5",
+        ),
+        (
+            WEIGHT.replace("return", "margin.neg_()\n        return"),
+            "weight=line",
+            "weight 'line' changes in place what it is given",
+        ),
     ],
 )
 def test_a_component_that_breaks_its_promise_ends_the_run_before_it_begins(
@@ -412,6 +427,49 @@ def test_an_objective_that_trains_passes_the_trial(program: Program, text: str) 
     asked = ("--plugin", "lab.py", *PLAIN, "--epochs", "1", "--set", "margin=none", "--set", "weight=uniform")
     found = program(*asked, "--set", "objective=flat")
     assert found.code == 0, found.err
+
+
+SCALED = WEIGHT.replace("    def __call__", "    scale: float = 1.0\n\n    def __call__").replace(
+    "return ", "return self.scale * "
+)
+
+
+def test_a_loss_of_ones_own_loop_refuses_parts_that_write_or_give_what_is_no_weight(program: Program) -> None:
+    x, labels = images(0, 8)
+    before, writing = x.clone(), OWN.replace("return", "x += self.eps / 2\n        return")
+    write("shifting.py", writing)
+    load_plugin("shifting.py")
+    with pytest.raises(UsageError, match="attack Shift changes the clean images in place"):
+        pm.attack("shift", eps=0.1)(tiny_net(), x, labels)
+    write("line.py", SCALED)
+    write("margin.py", MINE.replace("return", "view.adv().detach().zero_()\n        return"))
+    for name in ("line.py", "margin.py"):
+        load_plugin(name)
+    for settings, words in (
+        ({"margin": "mine"}, "margin 'mine' changes in place"),
+        ({"weight": {"name": "line", "scale": -1.0}}, "weight 'line' gives -"),
+        ({"weight": {"name": "line", "scale": 1e300}}, "weight 'line' gives a value that is not a number"),
+        ({"attack": "shift"}, "attack Shift changes the clean images in place"),
+    ):
+        method = pm.resolve("mail-at", settings=settings)
+        with pytest.raises(UsageError, match=words):
+            pm.mail_loss(tiny_net(), before.clone(), labels, method, seed=1)
+    pm.mail_loss(tiny_net(), before, labels, pm.resolve("mail-at", settings={"weight": "line"}), seed=1).backward()
+
+
+def test_a_component_of_no_file_is_told_of_and_asked_for(program: Program) -> None:
+    exec(compile(WEIGHT.replace('"line"', '"typed"'), "<stdin>", "exec"), {"__name__": "typed_by_hand"})
+    said = "no file holds weight 'typed': the record cannot name its code, and no other process can judge the run"
+    start = (*PLAIN[:-6], *PLAIN[-4:], "--epochs", "1", "--set", "weight=typed", "--set", "burn_in_epochs=0")
+    found = program(*start)
+    assert found.code == 0, found.err
+    assert said in found.out
+    assert program("evaluate", "run", "--num-examples", "8", "--attacks", "nat").code == 0
+    forget_components(Path.cwd())
+    words = (
+        "run was trained with weight 'typed', which is not known here and of no file, as one of a notebook: write it"
+    )
+    program.refuses(words, "evaluate", "run", "--num-examples", "8", "--attacks", "nat")
 
 
 NORMALIZER = f"""

@@ -17,6 +17,7 @@ from probmargin.attacks.balls import Norm
 from probmargin.core.errors import UsageError
 from probmargin.evaluation.audit import Bench, audit, lines
 from probmargin.evaluation.audit_rules import OF_IMAGES, RULES, Check
+from probmargin.evaluation.evaluate import evaluate
 from probmargin.evaluation.room import find_room
 from probmargin.evaluation.run_audit import audit_subject
 from probmargin.evaluation.subject import EvaluationRequest
@@ -125,6 +126,52 @@ def test_a_model_that_names_one_class_is_warned_about() -> None:
     labels[0] = 0
     assert by_name(audit(Says(), x, labels, "Linf", 0.1))["one_answer"]["verdict"] == "warn"
     assert by_name(audit(Says(), x[1:], labels[1:], "Linf", 0.1))["one_answer"]["verdict"] == "pass"
+
+
+class Company(Linear):
+    """Its answer for an image depends on the images beside it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(x)
+        return logits + logits.mean(dim=0) - logits.mean()
+
+
+class Optimising(Linear):
+    """A defence that follows a gradient of its own before it answers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            point = x.detach().clone().requires_grad_()
+            (slope,) = torch.autograd.grad(super().forward(point).logsumexp(dim=1).sum(), point)
+        return super().forward(x - 1e-3 * slope)
+
+
+@pytest.mark.parametrize(
+    ("model", "check", "warning"),
+    [
+        (Company, "batch_dependence", "the model's answer for an image depends on the others in its batch"),
+        (Optimising, "inner_gradients", "a dynamic defence needs an attack of its own"),
+    ],
+)
+def test_what_an_image_has_for_company_or_a_pass_does_by_itself(
+    model: Callable[[int, int, int], nn.Module], check: str, warning: str
+) -> None:
+    honest, x, labels = linear_task(count=10)
+    strange = model(16, 10, 0).eval()
+    for network, verdict in ((honest.eval(), "pass"), (strange, "warn")):
+        assert by_name(audit(network, x, labels, "Linf", EPS))[check]["verdict"] == verdict
+        found = evaluate(network, x, labels, attacks=["nat", "pgd-1"])["warnings"]
+        assert any(warning in line for line in found) is (verdict == "warn")
+    alone = audit(strange, x[:1], labels[:1], "Linf", EPS)
+    assert by_name(alone)["batch_dependence"]["verdict"] == "pass", "an image by itself has no company"
+
+
+def test_what_is_random_is_not_told_from_what_depends_on_the_batch() -> None:
+    model, (x, labels) = digits_model(), digits_test()
+    found = by_name(audit(NoisyInput(model).eval(), x[:10], labels[:10], "Linf", 0.16))["batch_dependence"]
+    assert (found["verdict"], found["reason"]) == ("not run", "its output is random")
+    noisy = evaluate(NoisyInput(model).eval(), x[:10], labels[:10], attacks=["nat"])
+    assert not any("others in its batch" in line for line in noisy["warnings"])
 
 
 def test_a_check_that_is_no_number_warns() -> None:

@@ -81,6 +81,26 @@ def test_what_else_a_training_was_makes_another_row(tmp_path: Path) -> None:
     assert len(table.comparisons) == 14
 
 
+def test_other_content_of_the_users_own_files_makes_another_row_and_is_said(tmp_path: Path) -> None:
+    def file(sha256: str) -> list[dict[str, Any]]:
+        return [{"file": "lab.py", "sha256": sha256, "registers": {}}]
+
+    runs = [
+        run(tmp_path / "first", plugins=file("a")),
+        run(tmp_path / "second", seed=2, plugins=file("a")),
+        run(tmp_path / "third", seed=3, plugins=file("b")),
+        run(tmp_path / "network", seed=4, plugins=file("a"), model_files=file("c")),
+        run(tmp_path / "resumed", seed=5, plugins=file("a"), resumes=[{"epoch": 1, "batch": 0, "plugins": file("d")}]),
+    ]
+    forked = {"run": "x", "id": "x", "epoch": 1, "recipe_hash": "y", "plugins": file("e")}
+    runs.append(run(tmp_path / "forked", seed=6, plugins=file("a"), forked_from=forked))
+    table = table_of(runs, "")
+    assert [line.trials for line in table.lines] == [2, 1, 1, 1, 1]
+    like = f"is trained like {runs[0]}, but by other content of your own files: it counts in a row of its own."
+    assert table.spec.remark == " ".join(f"{other} {like}" for other in runs[2:])
+    assert table_of(runs[:2], "").spec.remark == ""
+
+
 def test_rows_of_one_name_keep_their_own_numbers(tmp_path: Path) -> None:
     one, other = (
         run(tmp_path / "x" / "mail", aa="1111"),

@@ -294,6 +294,21 @@ class Tokens(nn.Module):
         return out
 
 
+def test_awp_moves_what_a_weight_is_made_of() -> None:
+    """Under parametrizations as under the older forms that torch has of them."""
+    norms = nn.utils.parametrizations
+    model = nn.Sequential(
+        norms.weight_norm(nn.Linear(4, 4)), norms.spectral_norm(nn.Linear(4, 4)), norms.orthogonal(nn.Linear(4, 4))
+    )
+    tensor = "parametrizations.weight.original"
+    assert list(moved_by_awp(model)) == [f"0.{tensor}0", f"0.{tensor}1", f"1.{tensor}", f"2.{tensor}"]
+    x, labels = torch.rand(6, 4), torch.tensor([0, 1] * 3)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    with perturbed_weights(Network(model), AWP(), lambda call: nn.functional.cross_entropy(call(x), labels)):
+        moved = [name for name, now in model.named_parameters() if not torch.equal(now, before[name])]
+    assert moved == list(moved_by_awp(model))
+
+
 def test_awp_moves_matrices_called_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Tokens()
     assert list(moved_by_awp(model)) == ["linear.weight"]

@@ -11,10 +11,10 @@ from probmargin.core.batch import AttackResult, TraceLevel
 from probmargin.core.errors import UsageError, one_logit
 from probmargin.core.frozen import ModelMode, frozen
 from probmargin.core.fusing import fusable
-from probmargin.core.inference import outside_inference_mode, with_gradients
+from probmargin.core.inference import outside_inference_mode, with_gradients, writes
 from probmargin.core.losses import KLDirection, cross_entropy, cw_loss, directed_kl
 from probmargin.core.noise import Noise, fresh_noise
-from probmargin.core.registry import Registry
+from probmargin.core.registry import Registry, is_own
 from probmargin.core.settings import PIXEL_ROUNDING
 from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample
 
@@ -49,8 +49,22 @@ class Attack(ABC):
             source = fresh_noise(len(x), x.device) if noise is None else noise
             known = _with_classes(call, highest)
             images, classes = with_gradients(x.detach()), with_gradients(labels.long())
-            result = self.run(known, images, classes, noise=source, trace=trace)
+            result = self.carry_out(known, images, classes, noise=source, trace=trace)
         _check_result(result, x, type(self).__name__)
+        return result
+
+    @final
+    def carry_out(
+        self, model: Classifier, x: Images, labels: Labels, *, noise: Noise, trace: TraceLevel
+    ) -> AttackResult:
+        """Run on a model that is already frozen; an attack that writes into the clean images is refused."""
+        before = writes(x)
+        result = self.run(model, x, labels, noise=noise, trace=trace)
+        if is_own(self) and writes(x) != before:
+            raise UsageError(
+                f"attack {type(self).__name__} changes the clean images in place: write x = x + step for x += step, or "
+                "begin with x = x.clone()"
+            )
         return result
 
     @abstractmethod

@@ -30,6 +30,18 @@ def with_gradients(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.clone() if tensor.is_inference() else tensor
 
 
+def writes(tensor: torch.Tensor) -> int:
+    """How often a tensor has been written to, as far as torch counts that.
+
+    >>> x = torch.zeros(2)
+    >>> before = writes(x)
+    >>> x += 1
+    >>> writes(x) - before
+    1
+    """
+    return 0 if tensor.is_inference() else int(tensor._version)
+
+
 def check_takes_gradients(model: nn.Module) -> None:
     """Refuse a network that was made in inference mode: torch takes no gradient to its parameters."""
     if any(own.is_inference() for own in chain(model.parameters(), model.buffers())):

@@ -22,7 +22,10 @@ from probmargin.core.types import Classifier, Images, Labels, Logits
 from probmargin.core.words import radius
 from probmargin.evaluation.audit_rules import RULES, Check, number_or_none
 from probmargin.evaluation.checks import (
+    SAME_OUTPUT,
     check_logits,
+    company_spread,
+    inner_gradients,
     is_undefined,
     is_zero,
     looks_like_probabilities,
@@ -39,6 +42,7 @@ STARTS = ("pgd-20", "restart 2", "restart 3", "restart 4", "restart 5")
 STEPS = (1, 20, 100)
 NUM_NOISES = 20
 BLACK_BOX_QUERIES = 1000
+_FEW = 8
 
 
 @dataclass
@@ -155,11 +159,15 @@ def _look(bench: Bench) -> list[Check]:
         gradient = probe.start_gradient(bench.call, bench.x[rows], bench.labels[rows], noise)
         return is_zero(gradient) | is_undefined(gradient)
 
+    spread, few = output_spread(bench.call, bench.x), bench.x[:_FEW]
+    company = None if spread > SAME_OUTPUT else company_spread(bench.call, few)
     useless = torch.cat(list(bench.room.in_chunks(torch.arange(len(bench.x), device=bench.x.device), work)))
     return [
         Check("softmax_output", float(looks_like_probabilities(logits))),
         Check("one_answer", float(names_one_class(logits, bench.labels))),
-        Check("stochastic_output", output_spread(bench.call, bench.x)),
+        Check("stochastic_output", spread),
+        Check("batch_dependence", company, "" if company is not None else "its output is random"),
+        Check("inner_gradients", float(bool(inner_gradients(bench.call, bench.x[:1])))),
         Check("zero_gradients", float(useless.double().mean())),
     ]
 

@@ -55,6 +55,16 @@ RULES = {
         1e-4,
         "Judge it with aa-rand and average over passes: a random output misleads attacks of one pass.",
     ),
+    "batch_dependence": Rule(
+        "largest distance between outputs of one image beside different others",
+        1e-4,
+        "Give batch norm its running statistics and take no mean over the batch: numbers change with the batch.",
+    ),
+    "inner_gradients": Rule(
+        "1 where the forward pass computes gradients itself",
+        0.0,
+        "Judge it by an attack made for it: a defence that optimises at test time answers each attack anew.",
+    ),
     "zero_gradients": Rule(
         "share of images whose cross-entropy gradient is zero or not a number",
         0.05,

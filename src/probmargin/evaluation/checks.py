@@ -1,7 +1,7 @@
 """What can be wrong with a model or a set of images before attacks are run on it."""
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 from types import FrameType
 
@@ -90,7 +90,26 @@ def output_spread(call: Classifier, x: Images, passes: int = 5) -> float:
     0.0
     """
     with torch.no_grad():
-        outputs = [call(x) for _ in range(passes)]
+        return _largest_distance([call(x) for _ in range(passes)])
+
+
+def company_spread(call: Classifier, x: Images) -> float:
+    """The same between an image's logits beside two different halves of a batch; 0 of one image.
+
+    >>> x = torch.rand(4, 1, 2, 2)
+    >>> company_spread(lambda x: x.flatten(1), x), company_spread(lambda x: x.flatten(1) - x.mean(), x) > 0
+    (0.0, True)
+    """
+    half = len(x) // 2
+    if half == 0:
+        return 0.0
+    others = torch.cat([x[:half], x[:1].expand(len(x) - half, *x.shape[1:])])
+    with torch.no_grad():
+        return _largest_distance([call(images)[:half] for images in (x, others)])
+
+
+def _largest_distance(outputs: Sequence[Logits]) -> float:
+    """Between any two of several outputs for the same images, each image's logits brought to length 1."""
     rows = [logits / logits.norm(dim=1, keepdim=True).clamp(min=1e-20) for logits in outputs]
     return max(float((one - other).norm(dim=1).max()) for one, other in combinations(rows, 2))
 
@@ -122,8 +141,18 @@ def randomness_warning(call: Classifier, x: Images) -> list[str]:
     return []
 
 
-def inner_gradient_warning(call: Classifier, x: Images) -> list[str]:
-    """A forward pass that computes gradients itself, as defences do that optimise at test time."""
+def company_warning(call: Classifier, x: Images) -> list[str]:
+    """An image's logits that depend on the images beside it; what is random is not told from that."""
+    if output_spread(call, x, passes=2) > SAME_OUTPUT or company_spread(call, x) <= SAME_OUTPUT:
+        return []
+    return [
+        "the model's answer for an image depends on the others in its batch: every number changes with the batch size "
+        "and the order; give batch norm its running statistics, and take no mean over the batch"
+    ]
+
+
+def inner_gradients(call: Classifier, x: Images) -> list[str]:
+    """What a forward pass calls to compute gradients itself, as defences do that optimise at test time."""
     seen: set[str] = set()
 
     def watch(frame: FrameType, event: str, _: object) -> None:
@@ -136,9 +165,13 @@ def inner_gradient_warning(call: Classifier, x: Images) -> list[str]:
         call(x)
     finally:
         sys.setprofile(before)
-    if seen:
-        return [f"the forward pass calls {', '.join(sorted(seen))}: a dynamic defence needs an attack of its own"]
-    return []
+    return sorted(seen)
+
+
+def inner_gradient_warning(call: Classifier, x: Images) -> list[str]:
+    """A forward pass that computes gradients itself."""
+    seen = inner_gradients(call, x)
+    return [f"the forward pass calls {', '.join(seen)}: a dynamic defence needs an attack of its own"] if seen else []
 
 
 def is_zero(gradient: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ from probmargin.core.settings import check_seed
 from probmargin.core.speech import Say, silent
 from probmargin.core.types import Classifier, Images, Labels
 from probmargin.evaluation.autoattack import Speaker, warnings_before, why_not_standard
-from probmargin.evaluation.checks import one_class_warning, square_warning
+from probmargin.evaluation.checks import company_warning, one_class_warning, square_warning
 from probmargin.evaluation.network import Ready, SearchPrecision
 from probmargin.evaluation.opening import Threat, opened
 from probmargin.evaluation.own_attacks import own_label
@@ -39,6 +39,8 @@ from probmargin.evaluation.summary import summarize
 from probmargin.evaluation.verdicts import EntryVerdicts, Verdicts, outside_line
 
 DEFAULT_CHUNK = 250
+_FEW = 8
+"""Images that are looked at beside others."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,10 @@ def judge(
 def _warned(subject: Subject, plans: Sequence[Plan], say: Say) -> list[str]:
     """What makes any number worth nothing, and PGD's doubtful; searches look for themselves."""
     plain = [stage for plan in plans if not plan.is_search for stage in plan.stages]
-    found = one_class_warning(subject.logits, subject.labels.cpu()) + (warnings_before(subject, plain) if plain else [])
+    few = torch.arange(min(_FEW, len(subject.x)), device=subject.x.device)
+    found = one_class_warning(subject.logits, subject.labels.cpu())
+    found += next(subject.room.in_chunks(few, lambda rows: company_warning(subject.judge, subject.x[rows])))
+    found += warnings_before(subject, plain) if plain else []
     for line in found:
         say(f"warning: {line}")
     return found

@@ -1,6 +1,6 @@
 """What `compare` takes: runs, and the files that `evaluate --out` wrote of other models, as records of one kind."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,13 @@ from probmargin.methods.plain import completed
 from probmargin.reporting.cells import Record, deviation, evaluations, weights_of
 from probmargin.reporting.spec import NO_SEED
 from probmargin.runs.run import open_run
+from probmargin.training.fork import OWN_FILES
 
 _STANDARD = (PROTOCOLS["standard"].norm, PROTOCOLS["standard"].eps)
 _FACTS = ("model", "label_noise", "validation", "checkpoint", "precision")
 """What tells two trainings by one recipe apart, beside the seed."""
+_OF_FILES = ("own_files", "model_code")
+"""What is told of them by the files they were made with."""
 
 
 def gathered(paths: Iterable[Path]) -> tuple[list[tuple[dict[str, Any], Path]], list[str]]:
@@ -45,7 +48,22 @@ def gathered(paths: Iterable[Path]) -> tuple[list[tuple[dict[str, Any], Path]], 
         data = dict.fromkeys(str(record["data"]) for record in (first, records[other]))
         what = "is on other images or labels of that name" if len(data) == 1 else f"is on {records[other]['data']}"
         raise UsageError(f"{ordered[0]} is on {first['data']} and {other} {what}: give those on one data set")
-    return [(_told_alike(records[path], first), path) for path in ordered], remarks
+    told = [_told_alike(records[path], first) for path in ordered]
+    return list(zip(told, ordered, strict=True)), [*remarks, *_parted_by_files(told)]
+
+
+def _parted_by_files(records: Sequence[Record]) -> Iterator[str]:
+    """A sentence on each training that would be another seed of an earlier one but for files of the user's own."""
+    seen: dict[str, Record] = {}
+    for record in records:
+        files = record["recipe"].get("trained", {}).get("own_files")
+        others = {key: value for key, value in record["recipe"].get("trained", {}).items() if key not in _OF_FILES}
+        first = seen.setdefault(canonical_hash({**record["recipe"], "trained": others}), record)
+        if first["recipe"].get("trained", {}).get("own_files") != files:
+            yield (
+                f"{record['id']} is trained like {first['id']}, but by other content of your own files: it counts in a "
+                "row of its own."
+            )
 
 
 def _told_alike(record: dict[str, Any], first: Record) -> dict[str, Any]:
@@ -104,6 +122,12 @@ def _file_record(path: Path, found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _own_files(record: Record) -> set[str]:
+    """SHA-256 of all files of the user's own that a training went by, from the run it was forked from on."""
+    places = record.get("forked_from") or {}, record, *(record.get("resumes") or ())
+    return {file["sha256"] for place in places for entry in OWN_FILES for file in place.get(entry) or ()}
+
+
 def _run_record(path: Path) -> dict[str, Any]:
     """A run's record, whose recipe also holds what else its training was, so that a row is one way of training."""
     record = open_run(path).record
@@ -114,5 +138,6 @@ def _run_record(path: Path) -> dict[str, Any]:
     code = next((found["model_code"] for found in evaluations(record) if found.get("model_code")), None)
     trained |= {"model_code": code} if code else {}
     trained |= {"departs": departs} if (departs := deviation(record)) else {}
+    trained |= {"own_files": files} if (files := sorted(_own_files(record))) else {}
     recipe = {**completed(record["recipe"]), "trained": trained}
     return {**record, "id": str(path), "recipe": recipe, "recipe_hash": canonical_hash(recipe)}

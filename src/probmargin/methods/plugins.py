@@ -103,13 +103,24 @@ def check_plugins(record: Mapping[str, Any], where: Path) -> None:
 
     What only watched the run is not needed to read it.
     """
-    used = {(COMPONENTS[slot].family, name) for slot, name in component_names(record.get("recipe") or {})}
+    used = {(COMPONENTS[slot].family, name) for slot, name in component_names(record.get("recipe") or {}) if name}
+    files = {
+        (family, name): plugin["file"]
+        for plugin in record.get("plugins") or ()
+        for family, names in plugin["registers"].items()
+        for name in names
+    }
+    missing = [(family, name) for family, name in sorted(used) if name not in _FAMILIES[family].names()]
+    for family, name in missing:
+        if (family, name) not in files:
+            raise UsageError(
+                f"{where} was trained with {family} {name!r}, which is not known here and of no file, as one of a "
+                "notebook: write it to a file, and give that before the command, probmargin --plugin FILE.py COMMAND"
+            )
     unknown: dict[str, str] = {}
-    for plugin in record.get("plugins") or ():
-        for family, names in plugin["registers"].items():
-            needed = {name for name in names if (family, name) in used}
-            for name in sorted(needed - set(_FAMILIES[family].names() if family in _FAMILIES else ())):
-                unknown.setdefault(plugin["file"], f"{family} {name!r}")
+    for key, file in files.items():
+        if key in missing:
+            unknown.setdefault(file, f"{key[0]} {key[1]!r}")
     if unknown:
         parts = " and ".join(f"{part} of {file}" for file, part in unknown.items())
         words = " ".join(f"--plugin {plugin_word(file)}" for file in unknown)

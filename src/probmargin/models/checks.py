@@ -1,7 +1,7 @@
 """What can be wrong with a network before anything is done with it."""
 
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from torch import nn
 
 from probmargin.core.errors import UsageError, one_logit
 from probmargin.core.frozen import ModelMode, model_mode, with_clean_buffers
+from probmargin.core.inference import writes
 from probmargin.core.types import Logits
 from probmargin.core.words import counted
 from probmargin.models.layers import Normalize
@@ -73,11 +74,6 @@ def check_keeps_images(model: nn.Module, image_shape: tuple[int, ...], name: str
         return
     if writes(x) != count or not torch.equal(x, before):
         raise changes_its_images(name)
-
-
-def writes(x: torch.Tensor) -> int:
-    """How often a tensor has been written to, as far as torch counts that."""
-    return 0 if x.is_inference() else int(x._version)
 
 
 def changes_its_images(name: str) -> UsageError:
@@ -183,7 +179,12 @@ def _reached(
     """Whether a gradient comes back to the images, and to each of these parameters."""
     devices = [x.device] if x.is_cuda else []
     try:
-        with torch.random.fork_rng(devices=devices), model_mode(model, mode), torch.enable_grad():
+        with (
+            torch.random.fork_rng(devices=devices),
+            model_mode(model, mode),
+            _buffers_kept(model),
+            torch.enable_grad(),
+        ):
             logits = with_clean_buffers(model, detach=False)(x)
             if not isinstance(logits, torch.Tensor):
                 raise _not_logits(logits, f"{name} in {mode} mode")
@@ -197,6 +198,43 @@ def _reached(
             f"model {name} fails in {mode} mode where gradients are taken: {failed_at(error)}; repair it there"
         ) from None
     return [gradient is not None for gradient in gradients]
+
+
+def computes_again(model: nn.Module, image_shape: tuple[int, ...]) -> bool:
+    """Whether a training pass is computed again in backward, in part, as torch.utils.checkpoint does it.
+
+    What is computed then has the model's own weights and moves its own buffers, whatever the pass was called with.
+    """
+    x = as_the_model_computes(random_images(model, 3, image_shape), model).requires_grad_()
+    passes = 0
+
+    def count(*_: object) -> None:
+        nonlocal passes
+        passes += 1
+
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[x.device] if x.is_cuda else []))
+        for kept in (model_mode(model, "train"), _buffers_kept(model), torch.enable_grad(), suppress(Exception)):
+            stack.enter_context(kept)
+        for layer in model.modules():
+            stack.callback(layer.register_forward_pre_hook(count).remove)
+        logits = with_clean_buffers(model, detach=False)(x)
+        before = passes
+        torch.autograd.grad(logits.sum(), x)
+        return passes > before
+    return False
+
+
+@contextmanager
+def _buffers_kept(model: nn.Module) -> Iterator[None]:
+    """Put the buffers back as they were found: what is computed again in backward moves the model's own."""
+    found = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, was in found:
+                buffer.copy_(was)
 
 
 def check_logits(logits: Logits, name: str) -> None:

@@ -83,7 +83,7 @@ class Run:
 
     def check_plugins(self) -> None:
         """Refuse a recipe with components of the user's own that are not loaded."""
-        if holds_json(self.record_path, "plugins"):
+        if holds_json(self.record_path, "recipe"):
             check_plugins(self.record, self.path)
 
     @property

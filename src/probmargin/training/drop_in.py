@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import islice
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -11,7 +12,7 @@ from probmargin.attacks.pgd import warn_of_short_steps
 from probmargin.core.autocast import check_autocast
 from probmargin.core.errors import UsageError
 from probmargin.core.frozen import called_with, frozen
-from probmargin.core.inference import check_takes_gradients, outside_inference_mode, with_gradients
+from probmargin.core.inference import check_takes_gradients, outside_inference_mode, with_gradients, writes
 from probmargin.core.noise import fresh_noise
 from probmargin.core.settings import AWP, check_seed
 from probmargin.core.types import Classifier, Images, Labels, Logits, Reduce
@@ -25,14 +26,16 @@ from probmargin.models.checks import (
     check_is_logits,
     check_keeps_images,
     check_logits,
-    writes,
 )
 from probmargin.training.network import Network
+from probmargin.training.own_parts import check_weights
 from probmargin.training.perturbation import awp_moves
-from probmargin.training.refusals import check_outside
+from probmargin.training.refusals import changes_the_model, check_computes_once, check_outside
 from probmargin.training.step import Batch, alone, attack_batch, batch_loss, view_of, weigh
 
 _ROUNDING = 1e-4
+_ONCE: WeakSet[nn.Module] = WeakSet()
+"""Networks known to compute nothing again in backward."""
 
 
 @outside_inference_mode()
@@ -49,6 +52,7 @@ def recipe_loss(
     x, labels = with_gradients(as_the_model_computes(x, model)), with_gradients(labels)
     if x.device.type == "cpu":
         _check_values(model, x, labels)
+    _check_computes_once(model, x, recipe)
     network, found = Network(model), writes(x)
     if seed is not None:
         check_seed(seed)
@@ -59,7 +63,8 @@ def recipe_loss(
         def loss_at(forward: Classifier) -> torch.Tensor:
             view = view_of(forward, recipe, batch, attacked)
             _check_logits(view.nat() if view.logits_adv is None else view.adv(), len(x), type(model).__name__)
-            weight, _ = weigh(view, recipe, reduce)
+            weight, margin = weigh(view, recipe, reduce)
+            check_weights(recipe, weight, margin)
             return batch_loss(view, recipe, weight, reduce) * processes
 
         loss = loss_at(network.forward if recipe.awp is None else _perturbed(network, recipe.awp, loss_at, reduce))
@@ -106,6 +111,13 @@ def _perturbed(network: Network, awp: AWP, loss_at: Callable[[Classifier], torch
     with torch.enable_grad():
         moved = {id(parameter): parameter + move for parameter, move in awp_moves(network, awp, loss_at, reduce)}
     return called_with(model, lambda tensor: moved.get(id(tensor), tensor))
+
+
+def _check_computes_once(model: nn.Module, x: Images, recipe: Method) -> None:
+    """Look at a network once, when the first recipe asks for it."""
+    if changes_the_model(recipe) and model not in _ONCE:
+        check_computes_once(model, tuple(x.shape[1:]), [recipe])
+        _ONCE.add(model)
 
 
 def _check_batch(model: nn.Module, x: Images, labels: Labels) -> None:

@@ -23,7 +23,7 @@ from probmargin.methods.plain import COMPONENTS
 from probmargin.methods.plugins import check_ball_fields, check_frozen
 from probmargin.models.own import failed
 from probmargin.training.network import Network
-from probmargin.training.step import Batch, alone, attack_batch, loss_terms, per_example, view_of
+from probmargin.training.step import Batch, alone, asked, attack_batch, loss_terms, view_of
 
 T = TypeVar("T")
 _IMAGES = 8
@@ -96,10 +96,20 @@ def _try_attack(attack: Attack, network: Network, batch: Batch, level: TraceLeve
 
 def _try_weights(view: BatchView, method: Method) -> None:
     margins = _values("margin", method.margin, lambda: method.margin(view), view)
-    raw = _values("weight", method.weight, lambda: method.weight(margins), view)
+    raw = _values("weight", method.weight, lambda: method.weight(margins), view, margins)
     scaled = _values("normalizer", method.normalizer, lambda: method.normalizer(raw, reduce=alone), view)
     _check_signs("weight", method.weight, raw, margins)
     _check_signs("normalizer", method.normalizer, scaled, margins)
+
+
+def check_weights(method: Method, weight: PerExample, margin: PerExample) -> None:
+    """Refuse weights below zero and such as are no numbers, where parts of the user's own may give them."""
+    _check_finite("margin", method.margin, margin)
+    # Divided by their mean, weights that are all below zero would look like good ones.
+    raw = method.weight(margin) if is_own(method.weight) else weight
+    for kind, part, values in (("weight", method.weight, raw), ("normalizer", method.normalizer, weight)):
+        _check_finite(kind, part, values)
+        _check_signs(kind, part, values, margin)
 
 
 def _try_halves(view: BatchView, method: Method, processes: int) -> None:
@@ -163,9 +173,9 @@ def _try_objective(view: BatchView, method: Method) -> None:
     _check_finite("objective", part, total)
 
 
-def _values(kind: str, part: Any, call: Callable[[], PerExample], view: BatchView) -> PerExample:
+def _values(kind: str, part: Any, call: Callable[[], PerExample], view: BatchView, *given: PerExample) -> PerExample:
     """One finite value an example."""
-    values = _called(kind, part, lambda: per_example(kind, part, call(), view))
+    values = _called(kind, part, lambda: asked(kind, part, call, view, *given))
     _check_finite(kind, part, values)
     return values
 

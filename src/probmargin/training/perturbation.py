@@ -25,8 +25,14 @@ def relative_ascent(weight: torch.Tensor, gradient: torch.Tensor, gamma: float) 
 
 
 def _is_weight(name: str) -> bool:
-    """By the parameter's own name: layers may be called anything."""
-    return "weight" in name.rpartition(".")[2]
+    """By the parameter's own name: layers may be called anything.
+
+    >>> _is_weight("head.weight"), _is_weight("weight.bias"), _is_weight("parametrizations.weight.original0")
+    (True, False, True)
+    """
+    *path, own = name.split(".")
+    # torch keeps what a parametrized tensor is made of under the tensor's name.
+    return "weight" in (path[-1] if path[-2:-1] == ["parametrizations"] else own)
 
 
 def moved_by_awp(model: nn.Module) -> dict[str, nn.Parameter]:

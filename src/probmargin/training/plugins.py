@@ -9,7 +9,7 @@ from probmargin.evaluation.own_attacks import PREFIX
 from probmargin.methods.method import Method
 from probmargin.methods.plain import COMPONENTS
 from probmargin.methods.plugins import component_names
-from probmargin.models.own_code import fingerprints
+from probmargin.models.own_code import fingerprints, own_files
 
 
 def plugin_facts(method: Method, monitors: Iterable[str] = ()) -> dict[str, Any]:
@@ -25,6 +25,18 @@ def plugin_facts(method: Method, monitors: Iterable[str] = ()) -> dict[str, Any]
         {**file, "registers": dict(registers.get(module, {}))} for module, file in fingerprints(registers).items()
     ]
     return {"plugins": plugins} if plugins else {}
+
+
+def of_no_file(method: Method) -> str | None:
+    """A line on components of the user's own whose code no file holds; None where there are none."""
+    parts = {f"{COMPONENTS[slot].family} {name!r}": COMPONENTS[slot].get(name) for slot, name in sorted(_known(method))}
+    lost = [what for what, part in parts.items() if is_own(part) and not own_files([part.__module__])]
+    if not lost:
+        return None
+    return (
+        f"no file holds {' and '.join(lost)}: the record cannot name its code, and no other process can judge the run "
+        "before it registers the same; put it in FILE.py and import that, or give --plugin FILE.py"
+    )
 
 
 def _known(method: Method) -> Iterator[tuple[str, str]]:

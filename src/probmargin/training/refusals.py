@@ -1,6 +1,6 @@
 """What is refused before the first step, since it could not work."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from probmargin.core.frozen import frozen
 from probmargin.core.settings import Augment
 from probmargin.methods.method import Method
 from probmargin.methods.plain import check_radius
+from probmargin.models.checks import computes_again
 from probmargin.models.own import failed_at
 
 _OUTSIDE = 1e-3
@@ -132,6 +133,26 @@ def check_batch(model: nn.Module, x: torch.Tensor) -> None:
             f"model {type(model).__name__} takes a few images and not a batch of {len(x)}: {failed_at(error)}; repair "
             "it there, or use a smaller --batch-size"
         ) from None
+
+
+def changes_the_model(method: Method) -> bool:
+    """Whether a step asks the model at other weights than its own, or in training mode with buffers of its own."""
+    attacks = (attack for attack in (method.attack, method.second_attack) if attack is not None)
+    return method.awp is not None or any(attack.model_mode == "train" for attack in attacks)
+
+
+def check_computes_once(model: nn.Module, image_shape: tuple[int, ...], methods: Iterable[Method]) -> None:
+    """Refuse a network that computes again in backward, which it does with its own weights and buffers."""
+    changing = next(filter(changes_the_model, methods), None)
+    if changing is None or not computes_again(model, image_shape):
+        return
+    what, fix = ("moves its buffers in an attack in training mode", "--set attack.model_mode=eval")
+    if changing.awp is not None:
+        what, fix = ("does so at its own weights and not at those that AWP moved", "--set awp=none")
+    raise UsageError(
+        f"model {type(model).__name__} computes part of a pass again in backward, as torch.utils.checkpoint does, and "
+        f"{what}: leave checkpointing out, or use {fix}"
+    )
 
 
 def check_outside(model: nn.Module, x: torch.Tensor, attack: Attack | None) -> None:

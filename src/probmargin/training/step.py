@@ -8,6 +8,7 @@ import torch
 from probmargin.attacks.attack import Attack
 from probmargin.core.batch import AttackResult, BatchView, LossTerms, TraceLevel
 from probmargin.core.errors import UsageError
+from probmargin.core.inference import writes
 from probmargin.core.losses import is_correct
 from probmargin.core.noise import Noise
 from probmargin.core.types import Classifier, Images, Labels, Logits, PerExample, Reduce
@@ -78,7 +79,7 @@ def attack_batch(network: Network, method: Method, batch: Batch, *, counts_steps
 
 def _run_attack(network: Network, attack: Attack, batch: Batch, trace: TraceLevel) -> AttackResult:
     with network.frozen(attack.model_mode) as call:
-        return attack.run(call, batch.x.detach(), batch.labels, noise=batch.noise, trace=trace)
+        return attack.carry_out(call, batch.x.detach(), batch.labels, noise=batch.noise, trace=trace)
 
 
 def starts_with_clean_images(method: Method) -> bool:
@@ -119,9 +120,23 @@ def view_of(
 def weigh(view: BatchView, method: Method, reduce: Reduce = alone) -> tuple[PerExample, PerExample]:
     """Weights and margins of a batch, detached."""
     with torch.no_grad():
-        margin = per_example("margin", method.margin, method.margin(view), view)
-        weight = per_example("weight", method.weight, method.weight(margin), view)
-        return method.normalizer(weight, reduce=reduce), margin
+        margin = asked("margin", method.margin, lambda: method.margin(view), view)
+        weight = asked("weight", method.weight, lambda: method.weight(margin), view, margin)
+        return asked("normalizer", method.normalizer, lambda: method.normalizer(weight, reduce=reduce), view), margin
+
+
+def asked(kind: str, part: object, call: Callable[[], PerExample], view: BatchView, *given: PerExample) -> PerExample:
+    """What a component returns, unless it writes into what it is given, the view or these, which others read too."""
+    shared = [one for one in (view.logits_nat, view.logits_adv, view.logits_second, *given) if one is not None]
+    before = [writes(one) for one in shared]
+    values = per_example(kind, part, call(), view)
+    if [writes(one) for one in shared] != before:
+        name = getattr(part, "registered_name", type(part).__name__)
+        raise UsageError(
+            f"{kind} {name!r} changes in place what it is given, which the loss reads too: write z = z / 5 for z /= 5, "
+            "scatter for scatter_, or begin with clone()"
+        )
+    return values
 
 
 def per_example(kind: str, part: object, values: PerExample, view: BatchView) -> PerExample:

@@ -35,10 +35,11 @@ from probmargin.training.loop import LoopSettings, Trainer, Watchers
 from probmargin.training.model import make_model
 from probmargin.training.own_parts import check_own_parts
 from probmargin.training.perturbation import moved_by_awp
-from probmargin.training.plugins import plugin_facts
+from probmargin.training.plugins import of_no_file, plugin_facts
 from probmargin.training.progress import Reporter, chosen_line
 from probmargin.training.refusals import (
     check_batch,
+    check_computes_once,
     check_crop,
     check_every_epoch,
     check_kept_epochs,
@@ -179,8 +180,10 @@ class Training:
             whole = self.images.train.take(range(min(self.method.batch_size, len(self.images.train))))
             check_batch(model.to(self.device), whole.floats().to(self.device))
         check_own_parts(self.method, model, self.images.train, self.world.size)
-        if any(self.method.at(epoch).awp for epoch in self.method.epoch_plan()):
+        epochs = [self.method.at(epoch) for epoch in self.method.epoch_plan()]
+        if any(now.awp for now in epochs):
             moved_by_awp(model)
+        check_computes_once(model, shape, epochs)
         return model, name, model_settings
 
     def _open(self, beginning: Beginning, stack: ExitStack) -> Checkpoint | None:
@@ -191,7 +194,9 @@ class Training:
         """Say what is imported and what the data is like, before time is spent."""
         check_folder(self.request.out, "--out")
         named = origin(self.request.model) if isinstance(self.request.model, str) else None
-        for line in filter(None, (named, *self.data.notes, imbalance(self.data), *remarks(self.method))):
+        for line in filter(
+            None, (named, *self.data.notes, imbalance(self.data), of_no_file(self.method), *remarks(self.method))
+        ):
             self.reporter.say(line)
 
     def _mean_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -41,7 +41,7 @@ class _Kept(Attack):
     eps: float
 
     def run(self, model: Classifier, x: Images, labels: Labels, *, noise: Noise, trace: TraceLevel) -> AttackResult:
-        found = self.inner.run(model, x, labels, noise=noise, trace=trace)
+        found = self.inner.carry_out(model, x, labels, noise=noise, trace=trace)
         inside = inside_threat_model(found.x_adv, x, self.norm, self.eps)
         return replace(found, x_adv=torch.where(inside[:, None, None, None], found.x_adv, x))
 
