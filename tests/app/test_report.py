@@ -97,6 +97,44 @@ def test_a_page_of_two_runs(runs: Path, program: Any, tmp_path: Path) -> None:
     assert "probmargin report plain full -o pages/two.html" in text
 
 
+def test_a_page_of_a_model_that_was_not_trained_here_and_of_the_run_that_came_of_it(
+    runs: Path, program: Any, tmp_path: Path
+) -> None:
+    shutil.copytree(runs / "plain", tmp_path / "after")
+    asked = ("--attacks", "nat,pgd-2", "--num-examples", "40")
+    assert program("export", "after", "--format", "safetensors", "-o", "given.safetensors")[0] == 0
+    weights = ("--model", "small-cnn", "--checkpoint", "given.safetensors", "--data", "digits", "--eps", "0.05")
+    assert program("evaluate", *weights, *asked, "--out", "before.json")[0] == 0
+    assert program("evaluate", "after", *asked)[0] == 0
+    found = json.loads((tmp_path / "before.json").read_text(encoding="utf-8"))
+    found["weights"] = "of another model"
+    found["pgd-2"] |= {"correct": "1" * 10 + "0" * 30, "robust_accuracy": 0.25}
+    (tmp_path / "before.json").write_text(json.dumps(found), encoding="utf-8")
+    code, said, _ = program("report", "before.json", "after", "-o", "both.html")
+    assert code == 0
+    assert "report on 1 run and 1 file: both.html" in said
+    text = (tmp_path / "both.html").read_text(encoding="utf-8")
+    assert "small-cnn, judged on digits; before.json says nothing of how it was trained." in text
+    held = json.loads((tmp_path / "after" / "evaluation.json").read_text())["pgd-2"]["correct"]
+    only = sum(pair == ("1", "0") for pair in zip(held, found["pgd-2"]["correct"], strict=True))
+    row = re.search(r'<tr><th scope="row">PGD-2</th>(.*?)</tr>', text, re.DOTALL)
+    assert row is not None
+    assert re.findall(r'<td class="n">([^ <]+)', row[1])[:2] == ["25.00%", f"{100 * held.count('1') / 40:.2f}%"]
+    assert f'<td class="n">{only}</td>' in row[1]
+    for section in ("curves", "gallery", "weights", "examples", "audit", "recipe"):
+        inside = re.search(rf'<section id="{section}".*?</section>', text, re.DOTALL)
+        assert inside is not None
+        assert "before" not in inside[0].replace("before and after", ""), section
+        is_named = section in ("gallery", "weights", "examples", "audit", "recipe")
+        assert ('swatch s1" aria-hidden="true"></span>after' in inside[0]) is is_named, "in its own colour"
+    assert program("report", "before.json", "-o", "alone.html")[0] == 0
+    alone = (tmp_path / "alone.html").read_text(encoding="utf-8")
+    sections = re.findall(r'<section id="([a-z]+)"', alone)
+    assert sections == ["summary", "results", "gap", "classes", "confusion", "about"]
+    assert "training time" not in alone
+    assert "of another model" in alone, "its weights, in the facts"
+
+
 def pixels_of(picture: Picture) -> torch.Tensor:
     """A picture of the page as the model would see it."""
     image = Image.open(io.BytesIO(base64.b64decode(picture.source.partition(",")[2])))

@@ -218,8 +218,8 @@ def test_commands_on_what_is_no_run(program: Program, command: str) -> None:
     Path("empty").mkdir()
     program.refuses("empty", command, "empty")
     Path("before.json").write_text("{}", encoding="utf-8")
-    words = "before.json holds no shards" if command == "merge" else "before.json is not a run's folder"
-    program.refuses(words, command, "before.json")
+    words = {"merge": "before.json holds no shards", "report": "before.json holds no results"}
+    program.refuses(words.get(command, "before.json is not a run's folder"), command, "before.json")
 
 
 @pytest.mark.parametrize("command", ["evaluate", "audit"])

@@ -10,7 +10,10 @@ from probmargin.cli.app import DataDirOption, DeviceOption, app, show
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="folders of runs; several are compared with the first")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="folders of runs, and files of evaluate --out; several are compared with the first"),
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="the page")] = Path("report.html"),
     data_dir: DataDirOption = None,
     images: Annotated[int, typer.Option("--images", help="attacked test images of each run; 0: no pictures")] = 8,

@@ -29,14 +29,14 @@ def gathered(paths: Iterable[Path]) -> tuple[list[tuple[dict[str, Any], Path]], 
     these, and of what does not count.
     """
     named = list(dict.fromkeys(paths))
-    files = [path for path in named if path.is_file() or (path.suffix == ".json" and not path.is_dir())]
+    files = [path for path in named if is_file_of_results(path)]
     records = {path: _run_record(path) for path in named if path not in files}
     remarks = []
     for path in files:
-        found = _results(path)
+        found = results_of_file(path)
         owner = next((other for other, record in records.items() if _is_of(found, record)), None)
         if owner is None:
-            records[path] = _file_record(path, found)
+            records[path] = record_of_file(path, found)
         else:
             records[owner]["evaluations"] = {**(records[owner].get("evaluations") or {}), str(path): found}
             remarks.append(f"{path} is of the model of {owner}, and counts in its row.")
@@ -87,7 +87,12 @@ def _is_on(found: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return bool(contents[0] & contents[1]) if all(contents) else found.get("data") == other.get("data")
 
 
-def _results(path: Path) -> dict[str, Any]:
+def is_file_of_results(path: Path) -> bool:
+    """Is a file meant, and not a run's folder?"""
+    return path.is_file() or (path.suffix == ".json" and not path.is_dir())
+
+
+def results_of_file(path: Path) -> dict[str, Any]:
     """What a file of `evaluate --out` holds."""
     if not path.exists():
         raise UsageError(f"there is no file {path}; check its name")
@@ -103,7 +108,7 @@ def _is_of(found: Mapping[str, Any], record: Record) -> bool:
     return is_alike and found["weights"] == weights_of(record) and _is_on(found, record)
 
 
-def _file_record(path: Path, found: dict[str, Any]) -> dict[str, Any]:
+def record_of_file(path: Path, found: dict[str, Any]) -> dict[str, Any]:
     """What stands for a model that is known by its results alone."""
     recipe = {"weights": found["weights"], "code": found.get("model_code")}
     return {

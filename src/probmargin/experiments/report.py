@@ -11,6 +11,7 @@ from pathlib import Path
 from probmargin.core.errors import UsageError
 from probmargin.core.shell import is_named
 from probmargin.core.speech import Say
+from probmargin.core.words import counted
 from probmargin.data.dataset import DataSet
 from probmargin.data.label_noise import read_wrong_labels
 from probmargin.data.loader import load
@@ -18,6 +19,7 @@ from probmargin.engine.files import check_replaces, write_text
 from probmargin.evaluation.protocol import PROTOCOLS
 from probmargin.evaluation.run_data import image_shape_of
 from probmargin.experiments.catalogue import find
+from probmargin.experiments.compared import is_file_of_results, record_of_file, results_of_file
 from probmargin.experiments.gallery import Choice, make_gallery, training_pictures
 from probmargin.experiments.grid import full_recipe
 from probmargin.experiments.inspect import labels_of
@@ -72,8 +74,14 @@ def write_report(request: ReportRequest, say: Say) -> Path:
     reports = gather(request, say)
     text = render(reports, made=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}", command=request.command)
     write_text(request.out, text)
-    say(f"report on {len(reports)} {'run' if len(reports) == 1 else 'runs'}: {request.out} ({len(text) / 1e6:.2f} MB)")
+    say(f"report on {_counted(reports)}: {request.out} ({len(text) / 1e6:.2f} MB)")
     return request.out
+
+
+def _counted(reports: Sequence[RunReport]) -> str:
+    """How many runs and files there are."""
+    runs = sum(report.folder.is_run for report in reports)
+    return " and ".join(counted(count, what) for count, what in ((runs, "run"), (len(reports) - runs, "file")) if count)
 
 
 def _is_page(path: Path) -> bool:
@@ -83,19 +91,35 @@ def _is_page(path: Path) -> bool:
 
 def gather(request: ReportRequest, say: Say) -> list[RunReport]:
     """Everything the page shows; data that several runs share is loaded once."""
-    read = [read_folder(path) for path in dict.fromkeys(request.runs)]
-    folders = [replace(folder, recipe=completed(folder.recipe)) for folder in read]
+    folders = [_read(path) for path in dict.fromkeys(request.runs)]
     names = Counter(folder.name for folder in folders)
     loaded: dict[str, DataSet | str] = {}
     reports: list[RunReport] = []
     for folder in folders:
         label = folder.name if names[folder.name] == 1 else str(folder.path)
+        if not folder.is_run:
+            reports.append(RunReport(folder=folder, label=label, classes=_named_classes(folder)))
+            continue
         data = _data(folder, request, loaded)
         report = _report(folder, label, data, request, _chosen(reports, folder))
         if report.gallery.reason:
             say(f"{label}: no pictures: {report.gallery.reason}")
         reports.append(report)
     return reports
+
+
+def _read(path: Path) -> Folder:
+    """A run's folder; or what stands for one where a file of `evaluate --out` tells of a model alone."""
+    if not is_file_of_results(path):
+        folder = read_folder(path)
+        return replace(folder, recipe=completed(folder.recipe))
+    found = results_of_file(path)
+    return Folder(path=path, record=record_of_file(path, found), recipe={}, metrics=[], evaluation=found, is_run=False)
+
+
+def _named_classes(folder: Folder) -> tuple[str, ...]:
+    """The classes that results name."""
+    return tuple(map(str, (folder.evaluation or {}).get("classes") or ()))
 
 
 def _chosen(reports: Sequence[RunReport], folder: Folder) -> tuple[int, ...]:

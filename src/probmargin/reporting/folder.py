@@ -29,11 +29,13 @@ class Folder:
     """Files that are there and cannot be read."""
     outdated: tuple[str, ...] = field(default=())
     """Files of results that are of an earlier state than the run's last."""
+    is_run: bool = True
+    """False for a file of results alone, of a model that was not trained here: `path` is the file."""
 
     @property
     def name(self) -> str:
-        """The folder's: who renames a run looks for it by its new name."""
-        return self.path.resolve().name
+        """The folder's, or the file's: who renames a run looks for it by its new name."""
+        return self.path.resolve().name if self.is_run else self.path.stem
 
     @property
     def epochs(self) -> int:

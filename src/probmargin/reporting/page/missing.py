@@ -1,7 +1,7 @@
 """What a run does not have yet, and the command that makes it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from probmargin.core.shell import is_typed, judging, program, typed
@@ -24,6 +24,8 @@ class Gap:
 def gaps(report: RunReport) -> list[Gap]:
     """Everything a run's page lacks."""
     folder = report.folder
+    if not folder.is_run:
+        return [replace(gap, command="") for gap in _evaluation(report)]
     found = [Gap("about", f"{name} cannot be read and is left out.") for name in folder.damaged]
     return [*found, *_training(report), *_evaluation(report), *_audit(report), *_dynamics(report), *_pictures(report)]
 

@@ -86,12 +86,30 @@ def _side_by_side(columns: Sequence[Mapping[str, str]]) -> list[SettingRow]:
 _FACTS = (
     "data data_fingerprint model seed recipe_hash label_noise validation hardware precision compile processes commit"
 )
+_OF_A_FILE = "data data_fingerprint model weights"
+"""What results know of the model that they are of."""
 
 
 def _facts(report: RunReport) -> dict[str, str]:
     folder, record = report.folder, report.folder.record
-    facts: dict[str, Any] = {"folder": str(folder.path), "id": record.get("id") or folder.name}
-    facts |= {name.replace("_", " "): record[name] for name in _FACTS.split() if record.get(name) is not None}
+    if folder.is_run:
+        facts = _trained({"folder": str(folder.path), "id": record.get("id") or folder.name}, record)
+        versions = record.get("versions") or {}
+    else:
+        facts = _known({"file": str(folder.path)}, record, _OF_A_FILE)
+        versions = (folder.evaluation or {}).get("versions") or {}
+    facts |= _judged(folder.evaluation or {})
+    facts |= {f"version of {name}": version for name, version in versions.items()}
+    return {name: short(value) for name, value in facts.items()}
+
+
+def _known(facts: dict[str, Any], record: Mapping[str, Any], names: str) -> dict[str, Any]:
+    return facts | {name.replace("_", " "): record[name] for name in names.split() if record.get(name) is not None}
+
+
+def _trained(facts: dict[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+    """Where and how long a run was trained."""
+    facts = _known(facts, record, _FACTS)
     if "train_seconds" in record:
         facts["training time"] = duration(float(record["train_seconds"]))
     if "train_seconds_after_fork" in record:
@@ -102,9 +120,7 @@ def _facts(report: RunReport) -> dict[str, str]:
         facts["gone on from"] = "; ".join(_place(state) for state in record["resumes"])
     if "images_per_second" in record:
         facts["images a second"] = f"{record['images_per_second']:,.0f}"
-    facts |= _judged(folder.evaluation or {})
-    facts |= {f"version of {name}": version for name, version in (record.get("versions") or {}).items()}
-    return {name: short(value) for name, value in facts.items()}
+    return facts
 
 
 def _judged(evaluation: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,9 @@ SECTIONS = (
     ("about", "About"),
 )
 
+OF_TRAINING = frozenset({"audit", "curves", "gallery", "weights", "examples", "recipe"})
+"""Sections that a file of results alone has nothing for."""
+
 SCRIPTS = ("chart.js", "histogram.js", "page.js")
 
 
@@ -69,7 +72,9 @@ def render(reports: Sequence[RunReport], *, title: str = "", made: str = "", com
     )
     reports = within_budget(reports)
     style, script = _static("style.css"), _static(*SCRIPTS)
-    shown = [section for section in SECTIONS if section[0] != "comparison" or len(reports) > 1]
+    left_out = set() if len(reports) > 1 else {"comparison"}
+    left_out |= set() if any(report.folder.is_run for report in reports) else OF_TRAINING
+    shown = [section for section in SECTIONS if section[0] not in left_out]
     return environment.get_template("page.html").render(
         title=title or _title([report.label for report in reports]),
         policy=Markup(policy(style, script)),
@@ -105,8 +110,11 @@ def view(reports: Sequence[RunReport]) -> dict[str, Any]:
     for place, report in enumerate(reports):
         figures |= {f"{kind}-{place}": chart for kind, chart in _fans(report, place).items()}
     published = [report for report in reports if report.published is not None]
+    runs = [_run(report, place) for place, report in enumerate(reports)]
+    trained = [report for report in reports if report.folder.is_run]
     return {
-        "runs": [_run(report, place) for place, report in enumerate(reports)],
+        "runs": runs,
+        "trained": [run for run in runs if run["report"].folder.is_run],
         "columns": [(name, words.attack_name(name)) for name in names],
         "rows": results.result_rows(reports, names),
         "published": published,
@@ -114,9 +122,9 @@ def view(reports: Sequence[RunReport]) -> dict[str, Any]:
         "verdicts": [summary.compared(reports[0], report, found) for report, found in comparisons],
         "charts": charts,
         "figures": figures,
-        "audit_rows": audits.audit_rows(reports),
+        "audit_rows": audits.audit_rows(trained),
         "class_tables": classes.class_tables(reports),
-        "recipe_rows": recipe.recipe_rows(reports),
+        "recipe_rows": recipe.recipe_rows(trained),
         "fact_rows": recipe.fact_rows(reports),
     }
 
@@ -126,6 +134,7 @@ def _run(report: RunReport, place: int) -> dict[str, Any]:
     return {
         "report": report,
         "label": report.label,
+        "place": place,
         "account": summary.account(report),
         "numbers": summary.numbers(report),
         "gaps": found,

@@ -46,6 +46,9 @@ def account(report: RunReport) -> Account:
 
 def _training(folder: Folder) -> str:
     record = folder.record
+    if not folder.is_run:
+        model = record.get("model") or "A model"
+        return f"{model}, judged on {record.get('data', 'its data')}; {folder.path} says nothing of how it was trained."
     what = f"{record.get('model', 'A model')} trained on {record.get('data', 'its data')} with {folder.method}"
     if record.get("label_noise"):
         what += f", some labels made wrong on purpose ({record['label_noise']}),"
@@ -147,7 +150,7 @@ def numbers(report: RunReport) -> list[Number]:
         _accuracy("Clean images", evaluation.get("nat"), "accuracy"),
         _accuracy("Strongest attack", evaluation.get("worst_case"), "robust_accuracy"),
         _accuracy("AutoAttack", evaluation.get("aa"), "robust_accuracy"),
-        _audit(folder),
+        *([_audit(folder)] if folder.is_run else []),
     ]
 
 
