@@ -44,7 +44,7 @@ def gathered(paths: Iterable[Path]) -> tuple[list[tuple[dict[str, Any], Path]], 
             remarks.append(f"{path} was made by the noise of --seed {seed}: of it the clean images alone count.")
     ordered = [path for path in named if path in records]
     first = records[ordered[0]]
-    if other := next((path for path in ordered if not _is_on(records[path], first)), None):
+    if other := next((path for path in ordered if not is_on_same_data(records[path], first)), None):
         data = dict.fromkeys(str(record["data"]) for record in (first, records[other]))
         what = "is on other images or labels of that name" if len(data) == 1 else f"is on {records[other]['data']}"
         raise UsageError(f"{ordered[0]} is on {first['data']} and {other} {what}: give those on one data set")
@@ -74,14 +74,14 @@ def _told_alike(record: dict[str, Any], first: Record) -> dict[str, Any]:
         # In the standard's ball nothing but the count of images makes a protocol one's own.
         is_standard = found.get("protocol") == "custom" and (found.get("norm"), found.get("eps")) == _STANDARD
         protocol = {"protocol": "standard"} if is_standard else {}
-        return {**found, **(names if _is_on(found, first) else {}), **protocol}
+        return {**found, **(names if is_on_same_data(found, first) else {}), **protocol}
 
     own = record.get("evaluation")
     others = {name: alike(found) for name, found in (record.get("evaluations") or {}).items()}
     return {**record, **names, "evaluation": alike(own) if own else own, "evaluations": others}
 
 
-def _is_on(found: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def is_on_same_data(found: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Are two on the same data? By its content, where both know that: one file has many names."""
     contents = [{side.get(key) for key in ("data_fingerprint", "data_as_read")} - {None} for side in (found, other)]
     return bool(contents[0] & contents[1]) if all(contents) else found.get("data") == other.get("data")
@@ -105,7 +105,7 @@ def _is_of(found: Mapping[str, Any], record: Record) -> bool:
     """Are results of a record's weights, in the network that others of its results are of?"""
     others = [other.get("model_code") for other in evaluations(record)]
     is_alike = not others or found.get("model_code") in others
-    return is_alike and found["weights"] == weights_of(record) and _is_on(found, record)
+    return is_alike and found["weights"] == weights_of(record) and is_on_same_data(found, record)
 
 
 def record_of_file(path: Path, found: dict[str, Any]) -> dict[str, Any]:

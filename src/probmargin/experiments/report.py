@@ -19,7 +19,7 @@ from probmargin.engine.files import check_replaces, write_text
 from probmargin.evaluation.protocol import PROTOCOLS
 from probmargin.evaluation.run_data import image_shape_of
 from probmargin.experiments.catalogue import find
-from probmargin.experiments.compared import is_file_of_results, record_of_file, results_of_file
+from probmargin.experiments.compared import is_file_of_results, is_on_same_data, record_of_file, results_of_file
 from probmargin.experiments.gallery import Choice, make_gallery, training_pictures
 from probmargin.experiments.grid import full_recipe
 from probmargin.experiments.inspect import labels_of
@@ -91,7 +91,8 @@ def _is_page(path: Path) -> bool:
 
 def gather(request: ReportRequest, say: Say) -> list[RunReport]:
     """Everything the page shows; data that several runs share is loaded once."""
-    folders = [_read(path) for path in dict.fromkeys(request.runs)]
+    read = [_read(path) for path in dict.fromkeys(request.runs)]
+    folders = [folder if folder.is_run else _on_a_runs_data(folder, read) for folder in read]
     names = Counter(folder.name for folder in folders)
     loaded: dict[str, DataSet | str] = {}
     reports: list[RunReport] = []
@@ -115,6 +116,14 @@ def _read(path: Path) -> Folder:
         return replace(folder, recipe=completed(folder.recipe))
     found = results_of_file(path)
     return Folder(path=path, record=record_of_file(path, found), recipe={}, metrics=[], evaluation=found, is_run=False)
+
+
+def _on_a_runs_data(folder: Folder, others: Sequence[Folder]) -> Folder:
+    """A file of results, its data known by the name of the run's that is on the same."""
+    for other in others:
+        if other.is_run and is_on_same_data(folder.record, {**other.record, **(other.evaluation or {})}):
+            return replace(folder, record={**folder.record, "data_fingerprint": other.record.get("data_fingerprint")})
+    return folder
 
 
 def _named_classes(folder: Folder) -> tuple[str, ...]:
