@@ -9,6 +9,7 @@ from probmargin.attacks.pgd import PGD
 from probmargin.attacks.square import Square
 from probmargin.core.errors import UsageError
 from probmargin.evaluation.protocol import DESCRIPTIONS, PROTOCOLS, build_attack, make_plan
+from probmargin.evaluation.subject import EvaluationRequest, settings_of
 
 NAMES = "nat fgsm pgd-20 pgd-100 cw cw-100 apgd-ce apgd-t fab-t square aa aa-plus aa-rand".split()
 EPS = 8 / 255
@@ -86,6 +87,13 @@ def test_protocols_are_pinned() -> None:
     standard, official = PROTOCOLS["standard"], PROTOCOLS["official-1000"]
     assert (standard.norm, standard.eps, standard.step_size, standard.aa_examples) == ("Linf", EPS, 0.003, None)
     assert (official.norm, official.eps, official.step_size, official.aa_examples) == ("Linf", 0.031, 0.003, 1000)
+
+
+def test_the_standard_protocol_is_on_every_image() -> None:
+    names = {
+        count: settings_of(EvaluationRequest(num_examples=count), None, 360).protocol for count in (None, 360, 359)
+    }
+    assert names == {None: "standard", 360: "standard", 359: "custom"}
 
 
 @pytest.mark.parametrize("name", ["pgd-0", "pgd20", "pgd-20x0", "aa-standard", "pgd-20x", "fab"])

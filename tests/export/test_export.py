@@ -27,6 +27,7 @@ from probmargin.evaluation.run_audit import audit_subject
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.export import formats
 from probmargin.export.card import _pictures, markdown
+from probmargin.export.robustbench import claims
 from probmargin.export.subject import Exported
 from probmargin.methods.resolve import resolve
 from probmargin.runs.run import open_run
@@ -368,6 +369,25 @@ def test_a_bundle_needs_torch_alone_and_its_claims_are_measured(trained: Path, t
     assert claims["reported"] is None
     assert claims["number_forward_passes"] == 1
     assert "0.05, not 8/255" in claims["footnote"]
+
+
+def test_a_bundle_claims_what_was_measured_on_every_test_image(trained: Path) -> None:
+    run, empty = open_run(trained), torch.zeros(0)
+
+    def claimed(count: int) -> dict[str, Any]:
+        found = {
+            "norm": "Linf",
+            "eps": 8 / 255,
+            "nat": {"num_examples": count, "accuracy": 0.75},
+            "aa": {"num_examples": count, "robust_accuracy": 0.25, "is_standard": True},
+        }
+        return claims(Exported(run, run.record, run.recipe, run.model, load_digits(), empty, empty, found, None, 2))
+
+    part, whole = claimed(100), claimed(360)
+    assert (part["clean_acc"], part["autoattack_acc"], part["reported"]) == (None, None, None)
+    assert part["footnote"] == "AutoAttack on 100 images: 25.00."
+    assert (whole["clean_acc"], whole["autoattack_acc"], whole["reported"]) == ("75.00", "25.00", "25.00")
+    assert whole["footnote"] is None
 
 
 @pytest.mark.parametrize("name", ["resnet18", "preact-resnet18", "wrn-10-1"])
