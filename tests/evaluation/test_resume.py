@@ -29,6 +29,7 @@ from probmargin.evaluation import parts as parts_module
 from probmargin.evaluation.evaluate import EvaluationSettings, Keep, judge
 from probmargin.evaluation.network import Ready
 from probmargin.evaluation.parts import StoredParts, model_code_hash, weights_hash
+from probmargin.evaluation.search import Finding, Score
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.evaluation.summary import summarize
 from probmargin.evaluation.verdicts import write_arrays
@@ -122,6 +123,15 @@ def test_another_batch_size_uses_what_is_there(tmp_path: Path, monkeypatch: pyte
     store = CountedStore(monkeypatch, 0, after=False)
     assert run(tmp_path, replace(SETTINGS, batch_size=4)) == expected
     assert store.written == 0
+
+
+def test_of_pieces_that_overlap_the_first_counts(tmp_path: Path) -> None:
+    """An image of both would count twice, in warnings for one."""
+    parts = StoredParts(tmp_path, torch.arange(6))
+    for rows in (torch.arange(3), torch.arange(2, 6)):
+        zeros, no = torch.zeros(len(rows)), torch.zeros(len(rows), dtype=torch.bool)
+        parts.keep("apgd-ce", Finding(rows, no, Score(zeros, zeros, rows), zeros, no))
+    assert [finding.rows.tolist() for finding in parts.known("apgd-ce")] == [[0, 1, 2]]
 
 
 def test_a_damaged_part_is_computed_again(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from probmargin.core.errors import UsageError
 from probmargin.evaluation import subject
 from probmargin.evaluation.places import Shard, merge, parse_shard
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
-from probmargin.evaluation.verdicts import EntryVerdicts, Verdicts, _join_entries
+from probmargin.evaluation.verdicts import SCORES, EntryVerdicts, Verdicts, _join_entries, join
 
 CHANGES = ("seconds", "seconds_by_step", "warnings")
 
@@ -186,6 +186,30 @@ def test_what_was_warned_of_in_any_shard_stays() -> None:
     right = np.array([True])
     parts = [EntryVerdicts(np.array([place]), {"pgd": right}, {"pgd": 1.0}, fact) for place, fact in enumerate(facts)]
     assert _join_entries("pgd-20", parts).facts["warnings"] == ["a", "b"]
+
+
+def test_what_shards_count_and_the_seconds_they_took_add_up() -> None:
+    looks = [{"precision": "float32", "examples": 10 * n, "broken": n, "seconds": 1.5 * n} for n in (1, 2)]
+    facts = [{"attack": {}, "thin_breaks": 4 + n, "recheck": look} for n, look in enumerate(looks)]
+    parts = [
+        EntryVerdicts(np.array([n]), {"apgd-ce": np.array([True])}, {"apgd-ce": 3.0 + n}, fact)
+        for n, fact in enumerate(facts)
+    ]
+    joined = _join_entries("aa", parts)
+    assert joined.seconds == {"apgd-ce": 7.0}
+    assert joined.facts["thin_breaks"] == 9
+    assert joined.facts["recheck"] == {"precision": "float32", "examples": 30, "broken": 3, "seconds": 4.5}
+
+
+def test_what_broke_an_image_stays_with_it_when_shards_are_joined() -> None:
+    def part(ids: list[int], broken_by: tuple[str, ...]) -> Verdicts:
+        zeros = np.zeros(len(ids))
+        scores = {name: zeros for name in (*SCORES, "size")}
+        return Verdicts(np.array(ids), zeros, 2, scores, scores, broken_by, {}, {})
+
+    joined = join([part([0, 2, 4], ("clean", "", "fgsm")), part([1, 3], ("square", "fab-t"))])
+    assert joined.ids.tolist() == [0, 1, 2, 3, 4]
+    assert joined.broken_by == ("clean", "square", "", "fab-t", "fgsm")
 
 
 def test_shards_cover_the_set_once() -> None:
