@@ -84,6 +84,21 @@ def test_log_lines_are_those_people_grep() -> None:
     assert lines[-1].startswith("aa: ")
 
 
+def test_the_largest_perturbation_is_that_of_any_attack() -> None:
+    lines: list[str] = []
+    attacks = {"far": Shift(by=0.04), "near": Shift(by=0.01)}
+    run_ensemble(brightness, GREY, DARK, norm="Linf", eps=0.1, attacks=attacks, log=lines.append)
+    assert "max Linf perturbation: 0.04000" in lines
+
+
+def test_breaks_by_a_hair_are_counted() -> None:
+    """The margin of brightness is twice what an image's mean lies below one half."""
+    x = torch.tensor([0.3, 0.46001, 0.4601, 0.47]).view(4, 1, 1, 1).expand(4, 1, 4, 4)
+    result = run_ensemble(brightness, x, DARK, norm="Linf", eps=0.1, attacks={"near": Shift(by=0.04)})
+    assert result.broken_by == ("", "near", "near", "near")
+    assert result.facts["thin_breaks"] == 1
+
+
 def test_chunks_are_reported_as_they_come() -> None:
     model, x, labels = linear_task(count=50)
     seen: dict[str, list[int]] = {}

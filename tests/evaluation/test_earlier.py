@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from autoattack_helpers import linear_task
 
 from probmargin.attacks.apgd import APGD
 from probmargin.core.errors import UsageError
+from probmargin.evaluation.earlier import known_path, with_earlier
+from probmargin.evaluation.evaluate import EvaluationSettings, judge
 from probmargin.evaluation.places import merge
 from probmargin.evaluation.run_audit import audit_subject
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
@@ -69,6 +72,15 @@ def test_the_worst_case_does_not_rise_by_a_weaker_look(run: Path) -> None:
     assert later["worst_case"]["robust_accuracy"] <= strong["worst_case"]["robust_accuracy"]
     assert later["worst_case"]["robust_accuracy"] <= later["pgd-1"]["robust_accuracy"]
     assert later["apgd-ce"]["correct"] == strong["apgd-ce"]["correct"]
+
+
+def test_the_attack_that_broke_an_image_in_an_earlier_look_is_named(tmp_path: Path) -> None:
+    model, x, labels = linear_task(classes=2, count=4)
+    settings = EvaluationSettings(eps=float(model.distance(x, labels, "Linf").max()) * 1.01)
+    before, now = (judge(model, x, labels, attacks=[name], settings=settings)[0] for name in ("fgsm", "apgd-ce"))
+    assert (before.broken_by, now.broken_by) == (("fgsm",) * 4, ("apgd-ce",) * 4)
+    before.save(known_path(tmp_path, before))
+    assert with_earlier(now, tmp_path).broken_by == ("fgsm",) * 4
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,11 @@ def test_the_file_says_what_the_results_say(trained: Path, tmp_path: Path, norm:
     assert stored["x_adv"].dtype == np.float32
     assert stored["x_adv_uint8"].dtype == np.uint8
     assert stored["x_adv"].shape == (40, 1, 8, 8)
+    clean = load_digits().test.floats()[:40].numpy()
+    moved = (stored["x_adv"].astype(np.float64) - clean).reshape(40, -1)
+    size = np.abs(moved).max(axis=1) if norm == "Linf" else np.sqrt((moved**2).sum(axis=1))
+    np.testing.assert_allclose(stored["size"], size, atol=1e-9)
+    assert size.max() > 0
     right = [name == "" for name in stored["broken_by"]]
     assert right == [digit == "1" for digit in results["worst_case"]["correct"]]
 

@@ -116,6 +116,17 @@ def test_worst_images_have_the_margins_that_are_reported(norm: str, eps: float) 
     assert (worst_case(verdicts) == ~broken).all()
 
 
+def test_the_attack_that_broke_an_image_first_is_named() -> None:
+    """Between two classes one step is all a linear model takes, so that PGD breaks what FGSM has broken before."""
+    model, x, labels = linear_task(classes=2, count=12)
+    labels[0] = 1 - labels[0]
+    distance = model.distance(x, labels, "Linf")
+    eps = float(distance.median()) * 1.01
+    verdicts, _ = judge(model, x, labels, attacks=["fgsm", "pgd-20"], settings=EvaluationSettings(eps=eps))
+    assert (~verdicts.entries["pgd-20"].correct).sum() > 1
+    assert verdicts.broken_by == ("clean", *("fgsm" if near else "" for near in (distance[1:] <= eps).tolist()))
+
+
 def test_an_image_that_is_wrong_as_it_stands_is_no_success_in_the_worst_case() -> None:
     """PGD that climbs the loss of a wrong label may end on the right one."""
     x, labels = images(5, 60, size=8)
