@@ -22,6 +22,7 @@ from probmargin.core.types import Classifier
 from probmargin.data.dataset import from_torch_datasets
 from probmargin.methods.plain import with_settings
 from probmargin.methods.resolve import METHODS, named, resolve
+from probmargin.runs.run import Run as StoredRun
 from probmargin.training.drop_in import _sharing, loss_recipe
 from probmargin.training.network import Network
 from probmargin.training.perturbation import perturbed_weights
@@ -48,6 +49,85 @@ def test_python_and_the_command_line_ask_for_a_run_alike() -> None:
         else:
             assert own.default == field.default, field.name
             assert option.default == ("" if field.default == () else field.default), field.name
+
+
+TRAIN = {
+    "out": Path("run"),
+    "model": "small-cnn",
+    "seed": 7,
+    "device": "cpu",
+    "precision": "tf32",
+    "compile": "off",
+    "resume": True,
+    "normalize": True,
+    "checkpoint": Path("w.pt"),
+    "new_head": True,
+    "keep_epochs": (2, 3),
+    "validation": 20,
+    "validation_every": 3,
+    "early_stopping": 2,
+    "monitor": "nat:9",
+    "monitor_every": 4,
+    "dynamics": True,
+    "label_noise": "pair:0.2",
+    "sync_bn": True,
+    "placement": "host",
+}
+EXPORT = {
+    "format": "onnx",
+    "out": Path("m.onnx"),
+    "checkpoint": Path("w.pt"),
+    "results": Path("b.json"),
+    "data_dir": Path("there"),
+    "licence": "MIT",
+    "num_examples": 8,
+}
+IMPORT = {
+    "weights": Path("w.pt"),
+    "layout": "awp",
+    "model": "resnet18",
+    "out": Path("w.safetensors"),
+    "mean": (0.5, 0.25),
+    "std": (0.75, 0.125),
+    "partial": True,
+}
+EVALUATE = {"aa_examples": 8, "norm": "L2", "eps": 0.25, "batch_size": 5, "seed": 6}
+ASKED: dict[str, tuple[str, list[dict[str, Any]], dict[str, Any]]] = {
+    "train": ("run_training", [TRAIN, {"out": Path("run"), "fork": "other@2"}], {"method": "at", "data": blobs()}),
+    "evaluate": ("evaluate_given", [EVALUATE], {"model": nn.Identity(), "data": (), "attacks": "aa"}),
+    "export": ("export_run", [EXPORT], {"run": StoredRun(Path("run"))}),
+    "import_weights": ("take_over", [IMPORT], {}),
+}
+"""What a function hands its request to, its fields with other values than their defaults, and what else it needs."""
+ELSEWHERE = {
+    "train": "preset data_dir download epochs batch_size settings verbose reporter",
+    "evaluate": "device",
+    "export": "data log",
+    "import_weights": "log",
+}
+"""Arguments that are no field of a request."""
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_what_a_function_is_given_is_what_it_asks_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An argument forgotten on the way would have its default, whatever is given."""
+    given: list[Any] = []
+
+    def note(*arguments: Any) -> None:
+        given[:] = arguments
+        raise UsageError("noted")
+
+    hands_to, calls, other = ASKED[name]
+    monkeypatch.setattr(pm, hands_to, note)
+    monkeypatch.setattr(pm, "is_tuned", lambda fork: False)  # it would read that run
+    known = inspect.signature(getattr(pm, name)).parameters
+    for call in calls:
+        with pytest.raises(UsageError, match="noted"):
+            getattr(pm, name)(**call, **other)
+        (request,) = (one for one in given if type(one).__name__.endswith(("Request", "Settings")))
+        for field, value in call.items():
+            assert getattr(request, field) == value != known[field].default, field
+    assert known.keys() == {*other, *ELSEWHERE[name].split()}.union(*calls)
 
 
 def test_normalisation_is_not_forgotten_for_a_network_given_as_an_object(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The command line: what it prints, how it ends, and that wrong use gets one line."""
 
 import errno
+import importlib
 import json
 import os
 import pickle
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from program import Program, program as program
 from safetensors.torch import save_file
 
 from probmargin.attacks.pgd import PGD
+from probmargin.core.errors import UsageError
 from probmargin.engine.checkpoints import load_weights
 from probmargin.models.build import build_model
 from probmargin.runs.run import open_run
@@ -66,6 +69,115 @@ OPTIONS = {
 def test_the_options_are_pinned(program: Program, command: str) -> None:
     result = program(command, "--help")
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", result.out)) == set(OPTIONS[command].split())
+
+
+TYPED = {
+    "probmargin.training.train.train": [
+        "train --out run --method at --data digits --model small-cnn --epochs 4 --seed 7 --device cpu --precision tf32 "
+        "--compile off --resume --normalize --checkpoint w.pt --new-head --keep-epochs 2,3 --validation 90 "
+        "--validation-every 3 --early-stopping 2 --monitor nat:9 --monitor-every 4 --dynamics --label-noise pair:0.2 "
+        "--sync-bn --placement host",
+        "train --out run --method at --data digits --fork other@2",
+    ],
+    "probmargin.evaluation.subject.evaluate_subject": [
+        "evaluate run --attacks nat,fgsm --model wrn-10-1 --checkpoint w.pt --data digits --data-dir there --download "
+        "--image-size 9 --num-examples 8 --aa-examples 7 --norm L2 --eps 0.25 --protocol standard --seed 6 "
+        "--device cpu --batch-size 5 --search-precision tf32 --shard 2/3 --save-adversarial a.npz --out b.json --fresh"
+    ],
+    "probmargin.evaluation.run_audit.audit_subject": [
+        "audit run --model wrn-10-1 --checkpoint w.pt --data digits --data-dir there --download --image-size 9 "
+        "--num-examples 8 --norm L2 --eps 0.25 --seed 6 --device cpu --out b.json"
+    ],
+    "probmargin.experiments.reproduce.reproduce": [
+        "reproduce table2 --trials 4 --seeds 2,3 --only at,mart --data-dir there --download --scale smoke "
+        "--executor ray --address auto --gpus-per-run 0.5 --out runs --keep-records kept --aa-examples 8 --device cpu"
+    ],
+    "probmargin.experiments.report.write_report": [
+        "report one two --out page.html --data-dir there --images 3 --device cpu",
+    ],
+    "probmargin.experiments.comparison.compare_runs": ["compare one two --format csv --out table.csv"],
+    "probmargin.experiments.inspect.inspect_run": ["inspect run --top 3 --measure-lps 4 --data-dir there --device cpu"],
+    "probmargin.export.export.export": [
+        "export run --format onnx --out m.onnx --checkpoint w.pt --results b.json --data digits --data-dir there "
+        "--licence MIT --num-examples 8"
+    ],
+    "probmargin.export.importing.import_weights": [
+        "import w.pt --layout awp --model resnet18 --out w.safetensors --mean 0.5,0.25 --std 0.75,0.125 --partial"
+    ],
+}
+"""By the function that a command hands its request to: every option, each with another value than its default."""
+
+ELSEWHERE = {
+    "train": "--method --preset --epochs --batch-size --set --recipe --data --data-dir --download --image-size "
+    "--dry-run",
+    "audit": "--surrogate",
+    "reproduce": "--dry-run --render",
+    "inspect": "--json",
+    "export": "--license",
+}
+"""Options that are no field of a request."""
+
+
+def noted(monkeypatch: pytest.MonkeyPatch, function: str) -> list[Any]:
+    """What a function is called with, in the place of what it would do."""
+    given: list[Any] = []
+
+    def note(*arguments: Any, **_: Any) -> None:
+        given[:] = arguments
+        raise UsageError("noted")
+
+    module, _, name = function.rpartition(".")
+    monkeypatch.setattr(importlib.import_module(module), name, note)
+    return given
+
+
+def as_typed(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+@pytest.mark.parametrize("function", TYPED)
+def test_what_is_typed_is_what_is_asked_for(program: Program, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
+    """An option that its command forgets would have its default, whatever is typed."""
+    given, covered = noted(monkeypatch, function), set()
+    for line in TYPED[function]:
+        command, *names = line.partition(" --")[0].split()
+        program.refuses("noted", *line.split())
+        (request,) = (one for one in given if type(one).__name__.endswith("Request"))
+        others = set(ELSEWHERE.get(command, "").split())
+        found = dict(re.findall(r"(--\S+)(?: (?!--)(\S+))?", line))
+        covered |= {*found} | others
+        known = {field.name: field for field in fields(request)}
+        for option in {*found} - others:
+            field = known[option.removeprefix("--").replace("-", "_")]
+            assert as_typed(getattr(request, field.name)) == (found[option] or "True"), option
+            assert field.default is MISSING or field.default != getattr(request, field.name), option
+        if names:
+            assert as_typed(getattr(request, next(iter(known)))) == ",".join(names)
+    assert covered == set(OPTIONS[command].split()) - {"--help"}
+
+
+def test_recipe_and_data_are_those_that_are_typed(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, asked = noted(monkeypatch, "probmargin.training.train.train"), []
+    monkeypatch.setattr("probmargin.api.load_data", lambda *names, **options: asked.append((*names, options)))
+    data = ("--data", "digits", "--data-dir", "there", "--download", "--image-size", "9", "--placement", "files")
+    recipe = ("--method", "mart", "--preset", "official", "--epochs", "4", "--batch-size", "32", "--set", "lr=0.25")
+    program.refuses("noted", "train", "--out", "run", *data, *recipe)
+    found = given[0]
+    assert (found.method, found.preset, found.epochs, found.batch_size, found.lr) == ("mart", "official", 4, 32, 0.25)
+    assert asked == [("digits", Path("there"), {"download": True, "image_size": 9, "in_files": True})]
+
+
+def test_the_surrogate_of_an_audit_is_the_one_that_is_typed(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = noted(monkeypatch, "probmargin.evaluation.run_audit.audit_subject")
+    program.refuses("noted", "audit", "run", "--surrogate", "other")
+    assert given[1] == Path("other")
+
+
+def test_the_demo_trains_with_the_seed_that_is_typed(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = noted(monkeypatch, "probmargin.experiments.demo.train")
+    program.refuses("noted", "demo", "--out", "there", "--seed", "7")
+    request = given[2]
+    assert (request.seed, request.out) == (7, Path("there/at"))
 
 
 def test_no_summary_of_a_command_is_cut_off(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
