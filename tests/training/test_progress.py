@@ -10,9 +10,10 @@ import torch
 from rich.console import Console
 from training_runs import Listener, fit, recipe
 
+from probmargin.methods.method import Phase
 from probmargin.models.build import build_model
 from probmargin.training.assemble import Hardware
-from probmargin.training.forecast import Pace, forecast
+from probmargin.training.forecast import Measured, Pace, forecast
 from probmargin.training.progress import Reporter, epoch_line
 
 METRICS: dict[str, Any] = {
@@ -157,6 +158,15 @@ def test_a_dry_run_times_real_shapes() -> None:
     )
     assert "for 6 epochs of 4 steps" in text
     assert "(measured: 2 steps of 16 images on cpu)" in text
+
+
+def test_a_dry_run_does_not_count_epochs_that_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of six epochs the third and the fourth; an image takes a second."""
+    monkeypatch.setattr("probmargin.training.forecast.measure", lambda *_: Measured(16.0, 16, 2))
+    method = recipe("at", phases=(Phase(from_epoch=4, start_from_epoch=2),))
+    model = build_model("small-cnn", num_classes=2, in_channels=1)
+    text = forecast(method, model, (64, 1, 4, 4, 2), Hardware())
+    assert text.startswith("forecast: about 0:04:16 for 4 epochs of 4 steps, 1 images/s")
 
 
 @pytest.mark.parametrize("terminal", [True, False])

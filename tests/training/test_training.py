@@ -90,6 +90,12 @@ def test_metrics_say_what_the_batches_did(undisturbed: Fit, tmp_path: Path) -> N
     assert all(row["robust_accuracy"] is None for row in open_run(path).metrics)
 
 
+def test_the_learning_rate_that_is_written_is_that_of_the_last_step(undisturbed: Fit) -> None:
+    """A cosine over two epochs stands at a half after the first, and at nothing after the second."""
+    _, path = undisturbed(recipe("standard", epochs=2, lr_schedule="cosine", lr_per="iteration"))
+    assert [row["lr"] for row in open_run(path).metrics] == pytest.approx([0.025, 0.0])
+
+
 STATEFUL = {
     "mail-at": recipe("mail-at"),
     "gairat": recipe("gairat"),

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 from blobs import blobs
+from torch import nn
 from training_runs import Listener, StopAfter, fit, let_accuracy_fall, recipe, same
 
 from probmargin import api as pm
+from probmargin.attacks.pgd import PGD
 from probmargin.core.errors import Interrupted, UsageError
 from probmargin.core.noise import KeyedNoise
 from probmargin.core.settings import EMA
@@ -78,6 +80,24 @@ def test_a_look_is_the_accuracy_of_the_average_on_the_held_out_images(tmp_path: 
     assert validation.attack is not None
     judge = Judge(Network(model), World(), 16)
     assert last["robust_accuracy"] == pytest.approx(judge.accuracy(held, validation.attack))
+
+
+def test_a_look_attacks_by_ten_steps_of_a_quarter_of_the_radius() -> None:
+    expected = PGD(
+        norm="Linf", eps=0.1, step_size=0.025, num_steps=10, loss="ce", start="uniform_eps", clamp_start=True
+    )
+    assert Validation(blobs().train, recipe("trades")).attack == expected
+
+
+def test_monitors_are_of_the_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def total(model: nn.Module) -> float:
+        return sum(float(parameter.detach().sum()) for parameter in model.parameters())
+
+    monkeypatch.setattr(Judge, "accuracy", lambda judge, images, attack: total(judge.network.model))
+    _, path = fit(tmp_path / "run", recipe("standard", epochs=1, ema=EMA(decay=0.5)), monitor="nat", validation=20)
+    (row,) = open_run(path).metrics
+    average = pytest.approx(total(open_run(path).model))
+    assert (row["monitors"]["nat"], row["validation"]["natural_accuracy"]) == (average, average)
 
 
 def test_looking_changes_nothing(tmp_path: Path) -> None:
