@@ -345,6 +345,8 @@ def test_the_gap_counts_images_that_withstand_pgd_and_fall_to_autoattack() -> No
     assert found is not None
     assert (found.standing, found.fallen, found.num_examples) == (8, 3, 10)
     assert found.points == pytest.approx(10.0)
+    # Wilson's of 3 of 8: (3/8 + z^2/16 ± z sqrt(3/8 * 5/8 / 8 + z^2/256)) / (1 + z^2/8)
+    assert found.interval == pytest.approx((0.136844, 0.694258), abs=1e-6)
     assert attack_gap(evaluation("11", "10")) is None
     longer = {**result, "pgd-100": {**result["pgd-20"], "correct": "1111100000"}}
     strongest = attack_gap(longer)

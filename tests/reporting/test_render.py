@@ -77,6 +77,14 @@ def test_csv() -> None:
     ]
 
 
+def test_csv_has_the_points_that_we_lost_to_autoattack_and_not_the_papers() -> None:
+    columns = (column("PGD", "nat"), column("AA", "aa"))
+    rows = (row("at", published={"PGD": (50.0, 1.0), "AA": (44.0, 1.0)}),)
+    made = build_table(table(rows=rows, columns=columns, contrasts=()), [record("at", nat="1110", aa="1000")])
+    lines = csv.DictReader(io.StringIO(comma_separated(made)))
+    assert [(line["column"], line["pgd_minus_aa"]) for line in lines] == [("PGD", ""), ("AA", "50.0000")]
+
+
 def test_comparisons_and_claims_have_files_of_their_own() -> None:
     assert list(FORMATS) == ["md", "tex", "csv", "comparisons.csv", "claims.csv"]
     lines = list(csv.DictReader(io.StringIO(comparisons_csv(MADE))))

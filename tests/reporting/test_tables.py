@@ -225,10 +225,10 @@ def test_a_single_seed_has_an_interval_over_images() -> None:
 def test_the_drop_is_counted_on_the_images_that_both_looked_at() -> None:
     attack = {"name": "aa", "eps": EPS}
     columns = (column("PGD", "nat"), column("AA", "aa", first=2), column("AA", "aa", first=1, is_part=True))
-    short = record("at", nat="1101", evaluation={"aa": {"correct": "10", "attack": attack}})
+    short = record("at", nat="1111", evaluation={"aa": {"correct": "10", "attack": attack}})
     line = build_table(table(columns=columns), [short]).lines[0]
     assert line.drop == 50.0
-    assert [entry.mean for entry in line.cells] == [75.0, 50.0, 100.0]
+    assert [entry.mean for entry in line.cells] == [100.0, 50.0, 100.0]
     assert build_table(table(columns=columns), []).lines[0].drop is None
     rows = (row("at", published={"PGD": (50.0, 1.0), "AA": (44.0, 1.0)}),)
     line = build_table(table(columns=columns, rows=rows, contrasts=()), [short]).lines[0]
