@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from training_runs import fit, recipe
 from probmargin import cli
 from probmargin.core.errors import UsageError
 from probmargin.data.digits import load_digits
+from probmargin.experiments import inspect
 from probmargin.experiments.inspect import InspectRequest, inspect_run
 from probmargin.methods.resolve import resolve
 from probmargin.training.progress import Reporter
@@ -131,6 +133,17 @@ def test_steps_are_counted_while_training_and_can_be_measured_again(tmp_path: Pa
     assert all(entry["lps"] in (0, 1, 2, 3) for entry in measured["examples"])
     with pytest.raises(UsageError, match="--measure-lps 2 or more"):
         InspectRequest(run=tmp_path / "run", measure_lps=1)
+
+
+def test_measured_steps_are_all_that_were_survived(noisy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image may be wrong after one update and right again after two."""
+    followed = SimpleNamespace(lps=np.array([2, 1, 0]), first_cross=np.array([1, 1, 0]), pm=np.array([0.5, -0.5, -1.0]))
+    monkeypatch.setattr(inspect, "follow", lambda subject, attack: followed)
+    measured = inspect_run(InspectRequest(run=noisy, measure_lps=3, top=3))["lps"]
+    with np.load(noisy / "dynamics.npz") as file:
+        places = {int(index): place for place, index in enumerate(file["index"][:3])}
+    found = {places[entry["index"]]: (entry["lps"], entry["margin"]) for entry in measured["examples"]}
+    assert found == {0: (2, 0.5), 1: (1, -0.5), 2: (0, -1.0)}
 
 
 def test_data_that_is_not_there_costs_the_classes_alone(tmp_path: Path) -> None:

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from experiment_helpers import use_tiny
+from experiment_helpers import task, use_tiny
 
 from probmargin.core.errors import Interrupted, UsageError
 from probmargin.core.records import canonical_hash
 from probmargin.evaluation.protocol import PROTOCOLS
 from probmargin.evaluation.subject import evaluate_subject
 from probmargin.experiments import grid, reproduce as module, work
+from probmargin.experiments.forecast import Forecaster, judging_passes
+from probmargin.experiments.plan import Planned
 from probmargin.experiments.reproduce import _devices, dry_run, make_plan, reproduce
 from probmargin.experiments.request import ReproduceRequest
 from probmargin.reporting.cells import verdicts
@@ -198,6 +200,23 @@ def test_a_forecast_is_of_the_runs_that_are_left() -> None:
     said: list[str] = []
     dry_run(request(), said.append)
     assert "for 1 run one after another" in said[-1]
+
+
+def test_a_forecast_leaves_out_the_epochs_that_a_run_takes_over() -> None:
+    """AT costs eleven passes an image; here there are seven images, a pass a second, and 360 images to judge."""
+    forecaster = Forecaster()
+    forecaster.known["digits", "small-cnn"] = (7, 1, 8, 8, 10), 1.0
+    whole, child = task("whole", Path("runs")), task("child", Path("runs"), parent="whole")
+    found = [forecaster.run(Planned("at", one, is_done=False, state="")) for one in (whole, child)]
+    epochs = whole.recipe.epochs
+    assert [one.training for one in found] == [11 * 7 * epochs, 11 * 7 * (epochs - 1)]
+    assert [one.judging for one in found] == [360.0, 360.0]
+
+
+def test_a_forecast_of_an_attack_on_the_first_images_counts_these() -> None:
+    column = ColumnSpec(title="PGD", attack="pgd-20", protocol="standard", norm="Linf", eps=0.1)
+    counts = {first: judging_passes([replace(column, first=first)], 360) for first in (None, 100, 1000)}
+    assert counts == {None: 7200, 100: 2000, 1000: 7200}
 
 
 def test_wrong_requests_are_one_line() -> None:
