@@ -1,5 +1,6 @@
 """Whatever the model, the images and the norm: what comes back is inside the ball and the box."""
 
+import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
@@ -97,6 +98,14 @@ def test_a_batch_all_right_or_all_wrong_is_handled(attack: Attack, seed: int, ri
     check_inside(attack, found, x)
     if not right and not isinstance(attack, Square):
         assert bool((model(found).argmax(dim=1) != labels).all())
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_a_later_restart_of_fab_begins_on_the_ball_of_half_the_radius(norm: Norm) -> None:
+    x, noise = torch.full((3, 1, 4, 4), 0.5), KeyedNoise(0, torch.arange(3))
+    delta = (FAB(norm=norm, eps=0.2, restarts=2)._start(x, noise, 0, 1) - x).flatten(1)
+    size = delta.abs().amax(dim=1) if norm == "Linf" else delta.square().sum(dim=1).sqrt()
+    torch.testing.assert_close(size, torch.full((3,), 0.1))
 
 
 def test_of_the_targets_that_break_an_image_one_that_rounding_cannot_undo_is_taken() -> None:

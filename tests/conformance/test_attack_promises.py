@@ -8,7 +8,9 @@ from hypothesis import given, settings, strategies as st
 from strategies import images, keyed, tiny_net
 from torch import nn
 
+from probmargin.attacks.apgd import APGD
 from probmargin.attacks.attack import ATTACKS, Attack
+from probmargin.attacks.balls import Norm
 from probmargin.attacks.fab import FAB
 from probmargin.attacks.lm_pgd import LMPGD
 from probmargin.attacks.pgd import PGD, EarlyStopPGD
@@ -237,3 +239,10 @@ def test_clamping_the_start_is_a_setting() -> None:
         attack(spy, torch.zeros(4, 1, 4, 4), torch.zeros(4, dtype=torch.long), noise=keyed(4))
     assert seen[0] < 0
     assert seen[1] == 0
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_each_restart_and_target_of_apgd_begins_elsewhere(norm: Norm) -> None:
+    attack, x = APGD(norm=norm, restarts=2), torch.zeros(3, 1, 4, 4)
+    drawn = [attack.draw(x, keyed(3), rank, restart) for rank in (0, 1) for restart in (0, 1)]
+    assert len(torch.cat(drawn).unique(dim=0)) == 2 * 2 * 3

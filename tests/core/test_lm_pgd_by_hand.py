@@ -70,6 +70,16 @@ def test_lookahead_sees_the_far_side_of_the_peak() -> None:
         assert walked(attack, steps, hill, [0.25, 0.0]) == [0.5, 0.5]
 
 
+def test_lookahead_goes_no_further_than_the_drift() -> None:
+    """Every step is 1/4 long. From 1/8 to 3/8; the drift leads to 1/2, short of the peak, so the way is on, to 3/4.
+
+    From 1/4 to 1/2, itself short of it; the drift leads to 5/8, beyond it, so the way is back, to 3/8.
+    """
+    attack = LMPGD(**{**vars(ON_A_HILL), "step_max": 1 / 4, "lookahead": True, "warm_steps": 2})
+    assert walked(attack, 1, hill, [0.125, 0.25]) == [0.375, 0.5]
+    assert walked(attack, 2, hill, [0.125, 0.25]) == [0.75, 0.375]
+
+
 def height_of(point: list[float], peak: list[float]) -> float:
     return -sum((a - b) ** 2 * (i + 1) for i, (a, b) in enumerate(zip(point, peak, strict=True)))
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,10 +13,12 @@ from torch import nn
 from training_runs import StopAfter, fit, recipe, same
 
 from probmargin.core.errors import Interrupted
+from probmargin.engine.distributed import World
 from probmargin.engine.graphs import capture
 from probmargin.models.build import build_model
 from probmargin.runs.run import Run
 from probmargin.training.layers import own_draws, seed_layers
+from probmargin.training.loop import LoopSettings, Trainer
 
 
 def forgetful() -> nn.Module:
@@ -86,6 +89,21 @@ def test_steps_epochs_and_processes_draw_differently() -> None:
             seed_layers(device, *keys)
             drawn.add(float(torch.rand(())))
     assert len(drawn) == 5
+
+
+def test_a_step_draws_otherwise_on_each_process_of_a_run() -> None:
+    drawn: list[float] = []
+    data = blobs().train
+    trainer: Any = SimpleNamespace(method=recipe("at"), train=data, settings=LoopSettings(), num_batches=1, feed=None)
+    trainer.batches = SimpleNamespace(of_epoch=lambda epoch, done: [(0, slice(16))])
+    trainer.stepper = lambda *_: drawn.append(float(torch.rand(())))
+    trainer.reporter = SimpleNamespace(epoch=lambda *_: None)
+    trainer._show = trainer._close_epoch = trainer.reporter.epoch
+    with own_draws(torch.device("cpu")):
+        for rank in (0, 1, 1):
+            trainer.world, trainer.state = World(rank), SimpleNamespace(batch=1, model=forgetful())
+            Trainer._train_epoch(trainer, 0, Event())
+    assert drawn[0] != drawn[1] == drawn[2]
 
 
 @pytest.mark.gpu

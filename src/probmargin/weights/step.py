@@ -22,8 +22,8 @@ class Step(Weight):
     Source:     MAIL, arXiv:2106.07904, appendix (0.2 and 0.8).
     Deviation:  none.
 
-    >>> Step()(torch.tensor([-0.5, 0.5])).tolist()
-    [0.8, 0.2]
+    >>> Step()(torch.tensor([-0.5, 0.0, 0.5])).tolist()
+    [0.8, 0.8, 0.2]
     """
 
     alpha: float = 0.2
