@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,14 @@ from autoattack_helpers import Linear, digits_model, digits_test, linear_task
 from masks import LowTemperature, NoisyInput, Quantised
 from torch import nn
 
+from probmargin.attacks.attack import Attack
 from probmargin.attacks.balls import Norm
+from probmargin.core.batch import AttackResult, TraceLevel
 from probmargin.core.errors import UsageError
-from probmargin.evaluation.audit import Bench, audit, lines
+from probmargin.core.noise import Noise
+from probmargin.core.types import Classifier
+from probmargin.evaluation import audit as audit_module
+from probmargin.evaluation.audit import NUM_NOISES, STARTS, Bench, audit, lines
 from probmargin.evaluation.audit_rules import OF_IMAGES, RULES, Check
 from probmargin.evaluation.evaluate import evaluate
 from probmargin.evaluation.room import find_room
@@ -188,6 +194,44 @@ def test_no_answer_to_an_attacked_image_is_a_break() -> None:
 
     bench = Bench(silent, x, labels, "Linf", EPS, 0, find_room(silent, x, None))
     assert bench.judge("pgd", x).tolist() == [False] * 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Somewhere(Attack):
+    """Goes to a random point of a small ball."""
+
+    def run(
+        self, model: Classifier, x: torch.Tensor, labels: torch.Tensor, *, noise: Noise, trace: TraceLevel
+    ) -> AttackResult:
+        return AttackResult(x_adv=x + 0.01 * noise.uniform(tuple(x.shape[1:]), stream="somewhere"))
+
+
+def test_every_start_and_every_noise_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge, seen = Bench.judge, {}
+
+    def noted(bench: Bench, name: str, x_adv: torch.Tensor, eps: float | None = None) -> torch.Tensor:
+        seen[name] = x_adv
+        return judge(bench, name, x_adv, eps)
+
+    monkeypatch.setattr(Bench, "judge", noted)
+    monkeypatch.setattr(audit_module, "build_attack", lambda *_: Somewhere())
+    monkeypatch.setattr(audit_module, "BLACK_BOX_QUERIES", 2)
+    model, x, labels = linear_task(count=2)
+    audit(model.eval(), x, labels, "Linf", EPS)
+    for names in (STARTS, [f"noise {number}" for number in range(NUM_NOISES)]):
+        assert len(torch.stack([seen[name] for name in names]).unique(dim=0)) == len(names)
+
+
+def test_what_is_wrong_as_it_stands_falls_to_no_attack() -> None:
+    """Of four images the first is wrong as it stands, though not after PGD; Square breaks all but the last."""
+    model, x, labels = linear_task(count=4)
+    bench = Bench(model, x, labels, "Linf", EPS, 0, find_room(model, x, None))
+    verdicts = {"nat": [0, 1, 1, 1], "pgd-20": [1, 1, 0, 1], "square": [0, 0, 0, 1]}
+    bench.right = {name: torch.tensor(right) > 0 for name, right in verdicts.items()}
+    assert bench.only(["square"], ["pgd-20"]) == 1 / 4
+    bench.right |= dict.fromkeys(STARTS[1:], torch.ones(4) > 0)
+    bench.loss = dict.fromkeys(("pgd-1", "pgd-20", "pgd-100"), 1.0)
+    assert bench.curves()["restarts"] == [2 / 4] * 5
 
 
 def test_advice_is_one_sentence() -> None:
