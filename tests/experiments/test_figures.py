@@ -2,9 +2,10 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,21 @@ import pytest
 import torch
 from PIL import Image
 
+from probmargin.attacks.pgd import PGD
 from probmargin.core.errors import UsageError
 from probmargin.data.dataset import DataSet
 from probmargin.data.digits import load_digits
-from probmargin.experiments import figure1a, figure2, study as study_module, work
+from probmargin.experiments import (
+    figure1a,
+    figure1b,
+    figure1c,
+    figure2,
+    figure3,
+    figure4,
+    reliability,
+    study as study_module,
+    work,
+)
 from probmargin.experiments.catalogue import STUDIES
 from probmargin.experiments.figure3 import places
 from probmargin.experiments.followed import Followed, Subject
@@ -184,13 +196,77 @@ def followed(first_cross: list[float], last_loss: list[float]) -> Followed:
     return Followed(loss, loss > 9, nothing, np.array(first_cross), nothing, nothing, torch.zeros(1))
 
 
+def walked(crossings: list[int], num_steps: int) -> Followed:
+    """Images that are right until they cross, and wrong from then on; at `num_steps` they never do."""
+    cross = np.array(crossings)
+    correct = (np.arange(num_steps + 1)[:, None] < cross) | (cross == num_steps)
+    return replace(followed([*crossings], [0.0] * len(crossings)), correct=correct, lps=cross)
+
+
+def asked(logits: list[list[float]], num_steps: int) -> Subject:
+    """Images of the first class that are their own logits; they are numbers 10, 11, ... of the data."""
+    run: Any = SimpleNamespace(recipe=SimpleNamespace(final_attack=PGD(eps=0.1, num_steps=num_steps)))
+    zeros = torch.zeros(len(logits), dtype=torch.long)
+    return Subject(run, torch.nn.Identity(), torch.tensor(logits), zeros, 10 + torch.arange(len(logits)), "abcd")
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """A study's numbers, of a subject and of what one attack after the other does to it."""
+
+    def measured(study: ModuleType, subject: Subject, *paths: Followed) -> dict[str, Any]:
+        left = iter(paths)
+        monkeypatch.setattr(study, "subject_of", lambda *_: subject)
+        monkeypatch.setattr(study, "follow", lambda *_: next(left))
+        numbers: dict[str, Any] = study.measure(SimpleNamespace(scale="smoke"))
+        return numbers
+
+    return measured
+
+
 def test_the_example_where_two_attacks_differ_most() -> None:
-    pgd = followed([50, 50, 50, 50, 1], [0.1, 0.1, 0.1, 0.1, 9.0])
-    lm_pgd = followed([50, 14, 14, 2, 50], [0.1, 0.5, 0.9, 9.0, 0.1])
-    right = np.array([True, True, True, False, True])
-    # The fourth is misclassified as it stands, on the fifth PGD is the better one; the third gains more loss than the
-    # second.
+    pgd = followed([50, 50, 50, 50, 1, 50], [0.1, 0.1, 0.1, 0.1, 9.0, 0.1])
+    lm_pgd = followed([50, 14, 14, 2, 50, 20], [0.1, 0.5, 0.9, 9.0, 0.1, 5.0])
+    right = np.array([True, True, True, False, True, True])
+    # The fourth is misclassified as it stands, on the fifth PGD is the better one, the sixth gains most loss and fewer
+    # steps; the third gains more loss than the second.
     assert figure1a.most_different(pgd, lm_pgd, right) == 2
+
+
+def test_figure_1a_counts_what_falls_to_one_attack_alone(found: Callable[..., dict[str, Any]]) -> None:
+    """Images 1 and 4 fall to PGD, images 1 to 3 to LM-PGD; image 2 is wrong as it stands."""
+    subject = asked([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]], 6)
+    data = found(figure1a, subject, walked([6, 3, 6, 6, 2], 6), walked([6, 3, 1, 4, 6], 6))
+    assert (data["only_lm_pgd"], data["only_pgd"], data["examples"]) == (2, 1, 5)
+    assert (data["index"], data["largest_gaps"], data["share_differs"]) == (13, [2, 4], 3 / 5)
+    curves = data["curves"]
+    assert (curves["pgd"]["lps"], curves["pgd"]["right_at_end"]) == (6, True)
+    assert (curves["lm_pgd"]["lps"], curves["lm_pgd"]["right_at_end"]) == (4, False)
+
+
+def test_figure_1b_tells_what_is_critical_at_the_highest_lps(found: Callable[..., dict[str, Any]]) -> None:
+    """Five of six images are at the top, image 1 of them wrong after the last step; CW breaks images 0 to 2."""
+    path = walked([2, 6, 6, 6, 6, 6], 6)
+    path.correct[-1, 1] = False
+    cw = replace(path, x_adv=torch.tensor([[0.0, 1.0]] * 3 + [[1.0, 0.0]] * 3))
+    data = found(figure1b, asked([[1.0, 0.0]] * 6, 6), path, cw)
+    assert data["counts"] == [0, 0, 1, 0, 0, 0, 5]
+    assert (data["wrong_at_end"], data["only_cw"], data["critical"], data["share_critical"]) == (1, 1, 2, 2 / 5)
+
+
+def test_figure_1c_says_where_the_curves_end() -> None:
+    looks = [
+        {"epoch": 1, "monitors": {"pgd-20": 0.7, "cw": 0.65}},
+        {"epoch": 2},
+        {"epoch": 3, "monitors": {"pgd-20": 0.5, "cw": 0.4}},
+    ]
+    recipe = SimpleNamespace(burn_in_epochs=1, epochs=4, final_attack=None)
+    record = {"monitors": {"counts": {"pgd-20": 100, "cw": 50}}}
+    bench: Any = SimpleNamespace(run=lambda row: SimpleNamespace(metrics=looks, record=record, recipe=recipe))
+    data = figure1c.measure(bench)
+    assert data["curves"][0] == {"row": "at", "epochs": [2, 4], "accuracy": {"pgd-20": [0.7, 0.5], "cw": [0.65, 0.4]}}
+    assert (data["num_images"], data["standard_error"]) == (50, pytest.approx((0.4 * 0.6 / 50) ** 0.5))
+    assert data["summary"][0] == "at ends at 50.0% under PGD-20 and 40.0% under CW-20: a drop of 10.0 points."
 
 
 def test_the_papers_attacks_at_the_papers_radius() -> None:
@@ -224,6 +300,37 @@ def test_an_image_on_the_simplex() -> None:
     logits = torch.tensor([[0.5, 0.3, 0.1, 0.1], [0.2, 0.5, 0.2, 0.1]]).log()
     subject = Subject(Run(Path()), torch.nn.Identity(), logits, torch.tensor([0, 0]), torch.arange(2), "abcd")
     assert places(subject, logits).flatten().tolist() == pytest.approx([0.5, 0.3, 0.2, 0.2, 0.5, 0.3])
+
+
+def test_figure_3_counts_areas_by_the_most_likely_other_class(found: Callable[..., dict[str, Any]]) -> None:
+    """Margins of the clean images: 0.7, 0.1, -0.3 and 0.05; of the attacked ones three of -0.5 and one of 0.1."""
+    clean = torch.tensor([[0.8, 0.1, 0.1], [0.45, 0.35, 0.2], [0.3, 0.6, 0.1], [0.5, 0.45, 0.05]]).log()
+    attacked = torch.tensor([[0.2, 0.7, 0.1]] * 3 + [[0.45, 0.35, 0.2]]).log()
+    data = found(figure3, asked(clean.tolist(), 6), replace(walked([6] * 4, 6), x_adv=attacked))
+    assert data["areas"] == {
+        "clean": {"safe": 1 / 4, "boundary": 2 / 4, "wrong": 1 / 4},
+        "attacked": {"safe": 0.0, "boundary": 1 / 4, "wrong": 3 / 4},
+    }
+
+
+def test_figure_4_has_a_box_for_each_margin_and_lps(found: Callable[..., dict[str, Any]]) -> None:
+    """Over rising LPS the margin of clean images falls and that of attacked ones rises."""
+    clean = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4]]).log()
+    path = replace(walked([0, 1, 2, 3], 3), pm=np.array([-0.5, -0.25, 0.25, 0.5]))
+    data = found(figure4, asked(clean.tolist(), 3), path)
+    medians = {name: [box["median"] for box in boxes] for name, boxes in data["boxes"].items()}
+    assert medians["pm_nat"] == pytest.approx([0.8, 0.6, 0.4, 0.2])
+    assert medians["pm_adv"] == [-0.5, -0.25, 0.25, 0.5]
+    assert data["rank_correlation"] == pytest.approx({"pm_nat": -1.0, "pm_adv": 1.0})
+    assert "PM-nat -1.00, with PM-adv 1.00, over 4 training images; 25.0% share the highest LPS" in data["summary"][0]
+
+
+def test_paths_differ_in_start_in_step_and_in_attack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reliability, "follow", lambda subject, attack, seed=0: (attack, seed))
+    built: dict[str, Any] = reliability.paths(asked([[1.0, 0.0]], 6))
+    assert [(attack.start, seed) for attack, seed in built["starts"]] == [("uniform_eps", seed) for seed in range(5)]
+    assert [attack.step_size for attack, _ in built["step sizes"]] == pytest.approx([0.01, 0.015, 0.025, 0.04, 0.06])
+    assert [getattr(attack, "lookahead", None) for attack, _ in built["LM-PGD"]] == [None, False, True]
 
 
 def test_weight_functions_at_known_points() -> None:

@@ -73,8 +73,8 @@ def spread(values: Array, scale: float) -> dict[str, Any]:
     `scale` is the length of the measure's range, so that spreads of different measures can be put side by side.
 
     >>> found = spread(np.array([[0.0, 2.0], [4.0, 6.0], [8.0, 8.0]]), scale=10.0)
-    >>> found["mean_range"], found["share_changed"], found["rank_agreement"]
-    (0.133333, 0.666667, 1.0)
+    >>> found["mean_std"], found["mean_range"], found["share_changed"], found["rank_agreement"]
+    (0.094281, 0.133333, 0.666667, 1.0)
     """
     pairs = [rank_correlation(values[:, a], values[:, b]) for a, b in combinations(range(values.shape[1]), 2)]
     known = [value for value in pairs if value is not None]
@@ -92,7 +92,11 @@ def spread(values: Array, scale: float) -> dict[str, Any]:
 
 
 def _scales(num_steps: int, values: dict[str, Array]) -> dict[str, float]:
-    """Length of each measure's range; a weight has none, so its mean of one is the unit."""
+    """Length of each measure's range; a weight has none, so its mean of one is the unit.
+
+    >>> _scales(10, dict.fromkeys(("LPS", "PM-adv", "PM-nat", "weight by LPS"), np.zeros((1, 2))))
+    {'LPS': 10.0, 'PM-adv': 2.0, 'PM-nat': 2.0, 'weight by LPS': 1.0}
+    """
     known = {"LPS": float(num_steps), "PM-adv": 2.0, "PM-nat": 2.0}
     return {name: known.get(name, 1.0) for name in values}
 

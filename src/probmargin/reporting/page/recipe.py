@@ -40,9 +40,12 @@ def flattened(plain: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, s
 def in_words(plain: Mapping[str, Any]) -> str:
     """A recipe in a sentence; what it does not say is left out.
 
-    >>> in_words({"method": "at", "epochs": 2, "batch_size": 128, "lr": 0.1, "attack": {"name": "pgd", "num_steps": 10,
-    ...           "norm": "Linf", "eps": 8 / 255}, "weight": {"name": "sigmoid"}, "margin": {"name": "pm_adv"}})
-    'Method at, 2 epochs, batches of 128, rate 0.1; pgd with 10 steps, Linf eps 8/255; weights by sigmoid of pm_adv.'
+    >>> recipe = {"method": "at", "epochs": 4, "batch_size": 128, "lr": 0.1, "attack": {"name": "pgd", "num_steps": 10,
+    ...           "norm": "Linf", "eps": 8 / 255}, "weight": {"name": "sigmoid"}, "margin": {"name": "pm_adv"}}
+    >>> in_words(recipe)
+    'Method at, 4 epochs, batches of 128, rate 0.1; pgd with 10 steps, Linf eps 8/255; weights by sigmoid of pm_adv.'
+    >>> in_words(recipe | {"burn_in_epochs": 2}).rpartition("; ")[2]
+    'weights by sigmoid of pm_adv, from epoch 3 on.'
     """
     attack, weight, margin, objective = (
         (plain.get(name) or {}) for name in ("attack", "weight", "margin", "objective")
