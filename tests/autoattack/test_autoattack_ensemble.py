@@ -15,10 +15,11 @@ from probmargin.attacks.square import Square
 from probmargin.core.batch import AttackResult, TraceLevel
 from probmargin.core.errors import UsageError
 from probmargin.core.losses import logit_margin
-from probmargin.core.noise import Noise
+from probmargin.core.noise import KeyedNoise, Noise
 from probmargin.core.types import Classifier
 from probmargin.evaluation.autoattack import VERSIONS, build_attack
 from probmargin.evaluation.opening import Threat, opened
+from probmargin.evaluation.recheck import recheck
 from probmargin.evaluation.search import Finding, Outcome, Parts, Stage, run_stages
 
 
@@ -121,6 +122,45 @@ def test_chunks_are_reported_as_they_come() -> None:
     assert seen["apgd-t"] == outcome.after["apgd-ce"].nonzero()[:, 0].tolist()
     result = run_ensemble(model, x, labels, norm="Linf", eps=0.05, attacks=attacks, batch_size=20)
     assert [broken_in.get(index, "") for index in range(50)] == list(result.broken_by)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched(Attack):
+    """Hands images back, and notes whose they are."""
+
+    seen: list[int]
+
+    def run(
+        self,
+        model: Classifier,
+        x: torch.Tensor,
+        labels: torch.Tensor,
+        *,
+        noise: Noise,
+        trace: TraceLevel,
+    ) -> AttackResult:
+        assert isinstance(noise, KeyedNoise)
+        self.seen.extend(noise.ids.tolist())
+        return AttackResult(x_adv=x)
+
+
+def test_a_second_look_is_at_a_few_survivors_by_the_seed() -> None:
+    model, x, labels = linear_task(count=50)
+    standing = torch.arange(50) % 2 > 0
+
+    def looked(seed: int) -> list[int]:
+        watched = Watched(seen=[])
+        with opened(model, x, labels, Threat("Linf", 0.05, seed), 20) as (subject, _):
+            found = recheck(subject, [Stage("watched", watched)], standing, 5)
+        assert (found.survivors, found.examples, found.broken) == (25, 5, 0)
+        return sorted(watched.seen)
+
+    first, second, again = (looked(seed) for seed in (1, 2, 1))
+    assert len(first) == len(second) == 5
+    assert all(standing[[*first, *second]])
+    assert first == again
+    assert first != second
+    assert [1, 3, 5, 7, 9] not in (first, second)
 
 
 def same_verdicts(one: Found, other: Found, labels: torch.Tensor) -> None:

@@ -7,14 +7,20 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from blobs import blobs
 from report_runs import AUDIT, EVALUATION, RECIPE, evaluation, metrics, picture, report, sample, write_run
+from torch import nn
+from training_runs import recipe
 
 from probmargin.core.errors import UsageError
 from probmargin.core.stats import mcnemar
+from probmargin.experiments.gallery import Choice, _attack, make_gallery
 from probmargin.reporting.folder import read_folder
 from probmargin.reporting.page import render
 from probmargin.reporting.page.classes import class_tables, confusion
@@ -495,3 +501,24 @@ def test_the_page_says_where_a_run_was_resumed_and_what_a_fork_spent(tmp_path: P
     assert rows["gone on from"] == ["epoch 3; epoch 4, batch 12"]
     plain = {row.name for row in fact_rows([report(write_run(tmp_path / "plain", resumes=[]))])}
     assert not {"gone on from", "training time after the fork"} & plain
+
+
+def undecided() -> nn.Module:
+    """A network without a slope: an attack on it stays where its noise begins."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    return model
+
+
+def test_a_picture_is_attacked_alike_whichever_others_are_shown() -> None:
+    data = blobs()
+    several, alone = (_attack(undecided(), data, "Linf", 0.1, places, "cpu") for places in ((3, 5), (5,)))
+    assert not torch.equal(alone.x_adv, alone.x)
+    torch.testing.assert_close(several.x_adv[1:], alone.x_adv, rtol=0, atol=0)
+
+
+def test_a_difference_is_amplified_until_the_radius_is_black_or_white() -> None:
+    run: Any = SimpleNamespace(recipe=recipe("at"), model=undecided())
+    gallery = make_gallery(run, blobs(), {"norm": "Linf", "eps": 0.1}, Choice(2), "cpu")
+    assert gallery.scale == "The difference is amplified 5 times: grey is no change, black is -0.1, white +0.1."
