@@ -210,6 +210,7 @@ def uneven(*counts: int) -> DataSet:
 
 def test_uneven_classes_are_said_and_kept(tmp_path: Path, program: Program) -> None:
     assert imbalance(uneven(20, 10)) is None
+    assert "30 training images of '0' and 10 of '1', 3 times as many" in str(imbalance(uneven(30, 10)))
     line = imbalance(uneven(60, 10, 4))
     assert line is not None
     assert "60 training images of '0' and 4 of '2', 15 times as many" in line

@@ -76,6 +76,12 @@ def test_a_constant_channel_can_be_divided_by() -> None:
     assert std == (1.0,)
 
 
+def test_a_channel_of_black_and_white_has_its_own_deviation() -> None:
+    halves = np.zeros((4, 1, 2, 2), np.uint8)
+    halves[:2] = 255
+    assert from_arrays("halves", (halves, Y[:4]), (halves, Y[:4])).mean_std() == ((0.5,), (0.5,))
+
+
 def test_fingerprint_sees_pixels_labels_and_shape() -> None:
     def mark(x: Any, y: Any, name: str = "n") -> str:
         return from_arrays(name, (x, y), (X, Y)).fingerprint

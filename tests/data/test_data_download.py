@@ -132,6 +132,14 @@ def test_a_broken_connection_keeps_the_part_and_resumes(server: Server, tmp_path
     assert (tmp_path / "file.bin").read_bytes() == CONTENT
 
 
+def test_a_resumed_download_that_breaks_off_again_keeps_what_it_has(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "file.bin.part").write_bytes(CONTENT[:500_000])
+    server.sends = 600_000
+    with pytest.raises(UsageError, match="broke off at 600000 of 700001 bytes: run again to resume"):
+        fetch(server.url, tmp_path / "file.bin", MD5)
+    assert (tmp_path / "file.bin.part").read_bytes() == CONTENT[:600_000]
+
+
 def test_network_errors_name_the_address_and_the_fix(server: Server, tmp_path: Path) -> None:
     absent = server.url.replace("file.bin", "absent")
     with pytest.raises(UsageError, match=rf"{absent} \(.*Not Found.*download .* put it in {tmp_path}"):
