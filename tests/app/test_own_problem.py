@@ -18,6 +18,7 @@ from probmargin.data.balance import imbalance
 from probmargin.data.dataset import DataSet, from_arrays
 from probmargin.data.folder import load_folder
 from probmargin.data.loader import load
+from probmargin.methods import propose as propose_module
 from probmargin.methods.propose import LARGE_SET, propose, separation
 from probmargin.methods.resolve import resolve
 from probmargin.models.build import build_model
@@ -247,6 +248,7 @@ def test_proposals_follow_the_data() -> None:
         "tiny": images(20),
         "small": images(1500),
         "grey": images(200, channels=1),
+        "middle": images(20, size=64),
         "large images": images(20, size=72),
         "close": images(200, spread=20),
         "many": images(LARGE_SET, size=2),
@@ -254,8 +256,9 @@ def test_proposals_follow_the_data() -> None:
         proposal = propose(data)
         assert proposal is not None
         scales[name] = proposal.scale
-    assert scales["tiny"].eps == scales["small"].eps == 8 / 255
+    assert scales["tiny"].eps == scales["small"].eps == scales["middle"].eps == 8 / 255
     assert scales["grey"].eps == 0.1
+    assert scales["grey"].step_size == pytest.approx(0.025)
     assert scales["large images"].eps == 4 / 255
     # A quarter of the distance between classes: 20 levels apart, not 255.
     assert scales["close"].eps in (4 / 255, 5 / 255)
@@ -387,6 +390,14 @@ def test_separation_is_the_distance_to_another_class() -> None:
     pixels[3, 0, 1, 1] = 102
     data = from_arrays("corner", (pixels, np.array([0, 0, 1, 1])), (pixels[1:3], np.array([0, 1])))
     assert separation(data.train) == pytest.approx(0.2)
+
+
+def test_separation_of_large_images_is_of_as_many_as_there_are_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten classes, 25 levels apart; of 20 images 18 are compared, though no room is left for so many pixels."""
+    monkeypatch.setattr(propose_module, "_VALUES", 1)
+    labels = np.arange(20) % 10
+    pixels = np.broadcast_to(25 * labels.astype(np.uint8)[:, None, None, None], (20, 1, 2, 2)).copy()
+    assert separation(from_arrays("steps", (pixels, labels), (pixels, labels)).train) == pytest.approx(25 / 255)
 
 
 def test_the_same_from_python_says_what_it_proposes(tmp_path: Path) -> None:

@@ -352,6 +352,19 @@ def test_phases_apply_by_their_epoch_in_whatever_order_they_are_listed() -> None
     assert getattr(resolve("at", epochs=6, settings={"phases": same}).at(2).attack, "eps", None) == 0.2
 
 
+def test_perturbed_weights_come_with_the_first_epoch_after_their_warm_up() -> None:
+    method = resolve("awp", settings={"awp.warmup_epochs": 3})
+    assert [method.at(epoch).awp is None for epoch in (0, 2, 3, 4)] == [True, True, False, False]
+    shorter = with_epochs(resolve("awp", settings={"awp.warmup_epochs": 10}), 50).awp
+    assert shorter is not None
+    assert shorter.warmup_epochs == 5
+
+
+def test_a_weight_of_steps_takes_the_number_of_its_attacks_steps() -> None:
+    method = resolve("gairat", settings={"attack.num_steps": 6})
+    assert getattr(method.at(method.epochs - 1).weight, "num_steps", None) == 6
+
+
 def test_methods_are_frozen() -> None:
     method: Method = named("at")
     with pytest.raises(AttributeError):

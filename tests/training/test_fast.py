@@ -141,6 +141,15 @@ def check_stem(conv: nn.Conv2d, stem: FoldedConv, x: torch.Tensor, taken: torch.
     torch.testing.assert_close(given, wanted, rtol=0.02, atol=0.02)
 
 
+def test_channels_of_a_grouped_convolution_are_not_filled_up() -> None:
+    conv = nn.Conv2d(4, 4, 3, groups=4)
+    folded = FoldedConv(conv, None, Kind(torch.bfloat16))
+    with torch.no_grad():
+        folded.fill(*folded.folded())
+        x = torch.rand(2, 4, 8, 8)
+        torch.testing.assert_close(folded(x).float(), conv(x), rtol=0.02, atol=0.02)
+
+
 def test_a_layer_without_room_rounds_its_input() -> None:
     stem = FoldedConv(nn.Conv2d(12, 4, 3), None, Kind(torch.bfloat16))
     with torch.no_grad():

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+import torch
 from training_runs import fit, recipe
 
 from probmargin.core.errors import UsageError
-from probmargin.engine.checkpoints import file_hash
+from probmargin.engine.checkpoints import Checkpoint, file_hash, joined, load_weights, remove, save
 from probmargin.methods.method import Phase
 from probmargin.runs.run import Run, open_run
 
@@ -33,6 +34,31 @@ def test_states_are_sorted_by_epoch_and_batch(tmp_path: Path) -> None:
     assert [state.name for state in Run(tmp_path).states()] == names
     with pytest.raises(UsageError, match=r"--checkpoint .*state-10000-00001\.safetensors"):
         file_hash(tmp_path)
+
+
+def test_a_states_file_gives_its_moving_average(tmp_path: Path) -> None:
+    """It is what the run is judged by; the trained weights where there is none."""
+    own, average = {"w": torch.zeros(2)}, {"w": torch.ones(2)}
+    save(tmp_path / "both", Checkpoint(joined(model=own, ema=average)))
+    save(tmp_path / "alone", Checkpoint(joined(model=own)))
+    found = [load_weights(tmp_path / f"{name}.safetensors")["w"].tolist() for name in ("both", "alone")]
+    assert found == [[1.0, 1.0], [0.0, 0.0]]
+
+
+def test_a_state_that_is_half_deleted_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, unlink = Run(tmp_path), Path.unlink
+
+    def killed_after(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok)
+        raise KeyboardInterrupt
+
+    run.checkpoints_path.mkdir()
+    save(run.state_path(3), Checkpoint({"w": torch.zeros(2)}))
+    assert run.states() == [run.state_path(3)]
+    monkeypatch.setattr(Path, "unlink", killed_after)
+    with pytest.raises(KeyboardInterrupt):
+        remove(run.state_path(3))
+    assert run.states() == []
 
 
 def test_a_state_of_an_epoch_that_a_phase_skips_cannot_be_kept(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from training_runs import SMALL, Fit, StopAfter, fit, recipe, same
 import probmargin.training.train as train_module
 from probmargin import api as pm
 from probmargin.core.errors import Interrupted, UsageError
+from probmargin.engine.signals import stop_signals
 from probmargin.methods.method import Phase
 from probmargin.methods.resolve import METHODS, resolve
 from probmargin.reporting.cells import deviation
@@ -127,6 +128,23 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(
     ]
     assert rows[0] == rows[1]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_only_the_same_signal_twice_breaks_off_and_never_where_it_is_patient() -> None:
+    def breaks_off(patient: bool, *numbers: signal.Signals) -> list[bool]:
+        found = []
+        with stop_signals(patient=patient) as asked:
+            for number in numbers:
+                try:
+                    signal.raise_signal(number)
+                    found.append(False)
+                except KeyboardInterrupt:
+                    found.append(True)
+            assert asked.is_set()
+        return found
+
+    assert breaks_off(False, signal.SIGTERM, signal.SIGINT, signal.SIGINT) == [False, False, True]
+    assert breaks_off(True, signal.SIGINT, signal.SIGINT) == [False, False]
 
 
 @pytest.mark.parametrize("key", STATEFUL)
