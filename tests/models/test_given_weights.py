@@ -105,6 +105,25 @@ def test_a_normalisation_of_ones_own_may_be_for_other_pixels(tmp_path: Path) -> 
         with_weights(Body(), tmp_path / "weights.pt", "net:build", image_shape=SHAPE)
 
 
+@pytest.mark.parametrize(
+    "other", [{"1.weight": torch.zeros(5, 9)}, {"2.weight": torch.zeros(5)}], ids=["another width", "a tensor more"]
+)
+def test_a_network_of_another_build_is_not_one_for_other_classes(
+    other: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    weights = {"1.weight": torch.zeros(5, 4), "1.bias": torch.zeros(5)}
+
+    def adapted() -> nn.Module:
+        model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+        return with_weights(model, tmp_path / "weights.pt", "net", image_shape=SHAPE, new_head=True)
+
+    torch.save(weights, tmp_path / "weights.pt")
+    assert adapted()(torch.rand(2, *SHAPE)).shape == (2, 3)
+    torch.save(weights | other, tmp_path / "weights.pt")
+    with pytest.raises(UsageError, match=r"weights\.pt does not fit net: .* name its own model"):
+        adapted()
+
+
 class HeadFirst(nn.Module):
     """The head is made before the rest, and a layer that is never called is made last."""
 

@@ -110,6 +110,15 @@ def test_alone_nothing_is_sent() -> None:
         assert world.from_writer(lambda: 3) == 3
 
 
+def test_where_the_writing_process_fails_the_others_end_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def received(answer: list[Any], **_: object) -> None:
+        answer[:] = [None, 2]
+
+    monkeypatch.setattr(torch.distributed, "broadcast_object_list", received)
+    with pytest.raises(SystemExit, match=r"^2$"):
+        World(1, 2).from_writer(lambda: pytest.fail("the writing process alone makes it"))
+
+
 def test_a_batch_too_small_for_the_processes_is_refused() -> None:
     check_shares(65, 16, World(0, 1))
     with pytest.raises(UsageError, match="1 images for 2 processes"):

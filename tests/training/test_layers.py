@@ -79,6 +79,7 @@ def test_a_run_builds_its_network_again_by_its_seed(tmp_path: Path, monkeypatch:
     kept = SimpleNamespace(path=tmp_path, record={"model": "mixed_net:Net", "model_settings": settings, "seed": 7})
     again = cast(Any, Run.rebuild(cast(Run, kept), trained.state_dict()))
     assert torch.equal(again.mix, trained.mix)
+    assert not again.training
 
 
 def test_steps_epochs_and_processes_draw_differently() -> None:

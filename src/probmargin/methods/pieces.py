@@ -41,6 +41,8 @@ def hinge_weight(margin: PerExample, slope: float = 2.0, bias: float = 0.0, as_p
 
     >>> hinge_weight(torch.tensor([-0.5, 0.5])).tolist()
     [1.0, 0.0]
+    >>> hinge_weight(torch.tensor([-0.5, 0.5]), bias=0.25, as_printed=True).tolist()
+    [0.0, 0.5]
     """
     chosen = HingeAsPrinted(slope=slope, bias=bias) if as_printed else Hinge(slope=slope, bias=bias)
     return chosen(_known(margin))
@@ -73,8 +75,8 @@ def gairat_weight(steps: PerExample, num_steps: int, lam: Unbounded) -> PerExamp
 def normalize_weights(weight: PerExample, how: str = "mean_one") -> PerExample:
     """Scale a batch of weights: mean_one, sum_one or fixed. No gradient flows through them.
 
-    >>> normalize_weights(torch.tensor([3.0, 1.0])).tolist()
-    [1.5, 0.5]
+    >>> normalize_weights(torch.tensor([3.0, 1.0, 0.0, 0.0])).tolist()
+    [3.0, 1.0, 0.0, 0.0]
     """
     if weight.ndim != 1:
         raise UsageError(f"weights must have shape (B,), not {tuple(weight.shape)}")
@@ -110,9 +112,9 @@ def trades_loss(logits_nat: Logits, logits_adv: Logits, labels: Labels, beta: fl
 def mart_loss(logits_nat: Logits, logits_adv: Logits, labels: Labels, beta: float) -> LossTerms:
     """Boosted cross-entropy (weighted) and beta times the misclassification-aware divergence (plain), per example.
 
-    >>> terms = mart_loss(torch.zeros(1, 2), torch.zeros(1, 2), torch.tensor([0]), beta=5.0)
-    >>> terms.weighted.tolist(), round(terms.plain.item(), 4)
-    ([1.3861], 0.0)
+    >>> terms = mart_loss(torch.zeros(1, 2), torch.tensor([[0.0, 2.0]]), torch.tensor([0]), beta=5.0)
+    >>> terms.weighted.tolist(), terms.plain.tolist()   # 5 * (log((e^2 + 1) / 2) - 1) / 2
+    ([4.2530], [1.0845])
     """
     return Mart(beta=beta)(_view(labels, logits_adv, logits_nat))
 
