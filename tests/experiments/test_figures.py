@@ -36,6 +36,7 @@ from probmargin.experiments.request import ReproduceRequest
 from probmargin.experiments.weight_functions import measure as weight_functions
 from probmargin.experiments.work import Parent
 from probmargin.reporting.figures import DRAWINGS
+from probmargin.runs.kept import kept_run
 from probmargin.runs.run import Run, open_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,6 +151,15 @@ def test_a_kept_record_is_drawn_again_at_its_scale(tmp_path: Path, monkeypatch: 
         render(request("figure1c", tmp_path / scale, scale=scale), said.append)
         assert f"; {data}, " in said[0]
     render(request("weight-functions", tmp_path / "other", scale="full"), said.append)
+
+
+def test_a_run_is_kept_where_its_record_has_its_curves_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "a.json").touch()
+    assert kept_run((None, tmp_path), "a") is None
+    (tmp_path / "a.metrics.jsonl").touch()
+    found = kept_run((None, tmp_path), "a")
+    assert found is not None
+    assert found.metrics_path == tmp_path / "a.metrics.jsonl"
 
 
 def test_full_scale_trains_the_tables_runs_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

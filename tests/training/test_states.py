@@ -1,6 +1,8 @@
 """States on disk are in the order of training, however many epochs there are."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -59,6 +61,13 @@ def test_a_state_that_is_half_deleted_does_not_count(tmp_path: Path, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         remove(run.state_path(3))
     assert run.states() == []
+
+
+def test_the_state_after_the_last_epoch_is_the_end_though_the_record_was_cut_short() -> None:
+    run: Any = SimpleNamespace(path=Path("run"), record={"recipe": {"epochs": 3}, "options": {}})
+    before, after = (Run.unfinished(run, Checkpoint({}, {"epoch": epoch})) for epoch in (2, 3))
+    assert "its state after epoch 2 of 3 is taken" in before[0]
+    assert after == []
 
 
 def test_a_state_of_an_epoch_that_a_phase_skips_cannot_be_kept(tmp_path: Path) -> None:

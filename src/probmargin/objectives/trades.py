@@ -39,6 +39,10 @@ class Trades(Objective):
     >>> terms = Trades(beta=6.0)(BatchView(labels=torch.tensor([0, 1]), logits_nat=nat, logits_adv=adv))
     >>> terms.plain.tolist(), terms.weighted.tolist()     # log 2 twice; 0 and 6 * (log((e^2 + 1) / 2) - 1)
     ([0.6931, 0.6931], [0.0, 2.6027])
+    >>> mixture = Trades(beta=1.0, kl_direction="adv_nat", weighted_part="rst_mixture")
+    >>> view = BatchView(labels=torch.tensor([0, 1]), logits_nat=nat, logits_adv=nat, logits_second=adv)
+    >>> mixture(view).weighted.tolist()     # 0; -(p log p + q log q + log 2), p = 0.8808 and q = 1 - p
+    [0.0, -0.3278]
     """
 
     beta: float = 6.0
