@@ -27,6 +27,7 @@ from probmargin.evaluation.run_audit import audit_subject
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.export import formats
 from probmargin.export.card import _pictures, markdown
+from probmargin.export.check import check_file
 from probmargin.export.robustbench import claims
 from probmargin.export.subject import Exported
 from probmargin.methods.resolve import resolve
@@ -312,6 +313,22 @@ def test_a_file_that_is_not_the_model_is_an_error_and_goes(
     with pytest.raises(Failure, match=words):
         pm.export(trained, tmp_path / "m.safetensors", num_examples=100)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "where"), [(1, "for a batch of 1"), (3, "for a batch of 3"), (8, "for the test images")]
+)
+def test_a_file_that_differs_at_one_size_of_batch_is_not_the_model(size: int, where: str) -> None:
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+    subject: Any = SimpleNamespace(model=model, x=torch.rand(8, 1, 2, 2), labels=torch.zeros(8, dtype=torch.long))
+
+    def loaded(x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = model(x)
+        return logits + 0.1 if len(x) == size else logits
+
+    with pytest.raises(Failure, match=f"its logits differ by 0.1 {where}"):
+        check_file(subject, loaded, has_gradients=False)
+    assert check_file(subject, model, has_gradients=False).largest_logit_difference == 0
 
 
 def test_wrong_exports(trained: Path, tmp_path: Path) -> None:
