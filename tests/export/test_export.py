@@ -26,7 +26,7 @@ from probmargin.data.digits import load_digits
 from probmargin.evaluation.run_audit import audit_subject
 from probmargin.evaluation.subject import EvaluationRequest, evaluate_subject
 from probmargin.export import formats
-from probmargin.export.card import _pictures, markdown
+from probmargin.export.card import _pictures, _table, markdown
 from probmargin.export.check import check_file
 from probmargin.export.robustbench import claims
 from probmargin.export.subject import Exported
@@ -189,6 +189,12 @@ def test_a_card_carries_what_was_measured(trained: Path, tmp_path: Path) -> None
     pm.export(run, tmp_path / "n.safetensors", num_examples=10, log=said.append)
     assert json.loads((tmp_path / "n.safetensors.card.json").read_text())["accuracy"] == []
     assert any("another state" in line for line in said)
+
+
+def test_a_card_says_of_how_many_test_images_only_the_first_were_judged() -> None:
+    row = {"attack": "nat", "accuracy": 0.5, "interval": [0.4, 0.6], "num_examples": 100, "norm": None, "eps": None}
+    lines = _table([{**row, "test_images": there} for there in (360, 100, None)])[2:5]
+    assert [line.split(" | ")[3] for line in lines] == ["first 100 of 360", "100", "100"]
 
 
 def test_results_that_name_no_weights_are_of_the_last_state(trained: Path, tmp_path: Path) -> None:
