@@ -92,6 +92,13 @@ def test_the_largest_perturbation_is_that_of_any_attack() -> None:
     assert "max Linf perturbation: 0.04000" in lines
 
 
+def test_an_image_that_left_the_ball_counts_unattacked_and_with_no_perturbation() -> None:
+    lines: list[str] = []
+    attacks = {"outside": Shift(by=0.2), "near": Shift(by=0.01)}
+    run_ensemble(brightness, GREY, DARK, norm="Linf", eps=0.1, attacks=attacks, log=lines.append)
+    assert "max Linf perturbation: 0.01000" in lines
+
+
 def test_breaks_by_a_hair_are_counted() -> None:
     """The margin of brightness is twice what an image's mean lies below one half."""
     x = torch.tensor([0.3, 0.46001, 0.4601, 0.47]).view(4, 1, 1, 1).expand(4, 1, 4, 4)

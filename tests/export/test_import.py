@@ -79,9 +79,11 @@ def test_old_files_without_counters_and_safetensors(tmp_path: Path) -> None:
     theirs = foreign("resnet18")
     old = {name: tensor for name, tensor in theirs.state_dict().items() if "num_batches" not in name}
     save_file({name: tensor.clone() for name, tensor in old.items()}, tmp_path / "old.safetensors")
+    said: list[str] = []
     ours = pm.import_weights(
-        tmp_path / "old.safetensors", tmp_path / "w.safetensors", layout="trades", model="resnet18"
+        tmp_path / "old.safetensors", tmp_path / "w.safetensors", layout="trades", model="resnet18", log=said.append
     )
+    assert f"{len(old)} tensors matched; normalisation none" in said
     with torch.no_grad():
         torch.testing.assert_close(ours(X), theirs(X), rtol=1e-5, atol=1e-5)
 
@@ -172,6 +174,7 @@ def test_partial_takes_what_fits_and_says_what_does_not(tmp_path: Path) -> None:
     assert [line for line in said if line.startswith("missing")] == [
         f"missing: bn.{name}" for name in ("weight", "bias", "running_mean", "running_var")
     ]
+    assert f"{len(theirs.state_dict())} tensors matched; normalisation none" in said
     assert torch.equal(load_file(out)["blocks.3.conv2.weight"], theirs.state_dict()["layer2.1.conv2.weight"])
 
 

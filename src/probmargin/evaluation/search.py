@@ -198,7 +198,7 @@ def confirm(subject: Subject, rows: torch.Tensor, found: Images) -> Finding:
     # What left the threat model is no answer to it: there the clean image counts.
     logits = torch.where(inside[:, None], logits, subject.logits[rows])
     broken = ~is_correct(logits, labels) | no_answer(logits, labels)
-    size = perturbation_size(found, x, subject.norm)
+    size = torch.where(inside, perturbation_size(found, x, subject.norm), 0.0)
     return Finding(rows.cpu(), broken.cpu(), Score.of(logits, labels), size.cpu(), (~inside).cpu(), x_adv=found)
 
 

@@ -57,7 +57,7 @@ def import_weights(request: ImportRequest, log: Say) -> nn.Module:
             "--model or --layout, or take what fits with --partial"
         )
     adopt(model, weights)
-    count = len(model.state_dict()) - len(fit.missing) - len(fit.misshapen)
+    count = len(weights.keys() & model.state_dict().keys()) - len(fit.misshapen)
     whole = model if mean_std is None else nn.Sequential(Normalize(*mean_std), model)
     with written_aside(request.out) as aside:
         write_network(aside, whole, {"model": request.model, "settings": {**_sizes(weights), "mean_std": mean_std}})
