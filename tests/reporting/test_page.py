@@ -104,11 +104,12 @@ def test_radii_that_differ_and_labels_made_wrong_are_said(tmp_path: Path) -> Non
     found["warnings"] = ["gradients may be masked"]
     (path / "evaluation.json").write_text(json.dumps(found))
     record = json.loads((path / "record.json").read_text()) | {"label_noise": "symmetric:0.2"}
-    (path / "record.json").write_text(json.dumps(record))
+    (path / "record.json").write_text(json.dumps({**record, "checkpoint_file": "given.safetensors"}))
     said = account(report(path))
+    began = "with mail-trades, beginning with the weights in given.safetensors, some labels made wrong on purpose"
+    assert f"{began} (symmetric:0.2), for 6 epochs" in said.training
     assert "It was judged at Linf eps 0.05 and trained for Linf eps 0.1." in said.remarks
     assert "The audit is at Linf eps 0.1, the numbers are at Linf eps 0.05." in said.remarks
-    assert "some labels made wrong on purpose (symmetric:0.2)" in said.training
     (path / "audit.json").rename(path / "kept.json")
     assert not [line for line in account(report(path)).remarks if "audit is at" in line]
     (path / "kept.json").rename(path / "audit.json")

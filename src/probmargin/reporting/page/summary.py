@@ -50,8 +50,11 @@ def _training(folder: Folder) -> str:
         model = record.get("model") or "A model"
         return f"{model}, judged on {record.get('data', 'its data')}; {folder.path} says nothing of how it was trained."
     what = f"{record.get('model', 'A model')} trained on {record.get('data', 'its data')} with {folder.method}"
+    if record.get("checkpoint_file"):
+        what += f", beginning with the weights in {record['checkpoint_file']}"
     if record.get("label_noise"):
-        what += f", some labels made wrong on purpose ({record['label_noise']}),"
+        what += f", some labels made wrong on purpose ({record['label_noise']})"
+    what += "," if record.get("checkpoint_file") or record.get("label_noise") else ""
     if folder.is_finished:
         took = f" in {duration(record['train_seconds'])}" if "train_seconds" in record else ""
         return f"{what} for {counted(folder.trained, 'epoch')}{took}."
