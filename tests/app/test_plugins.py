@@ -388,7 +388,27 @@ def test_one_file_is_one_module_by_path_and_by_name_and_its_recipes_can_be_sent(
         (
             OWN.replace("return", "x += self.eps / 2\n        return"),
             "attack=shift",
-            "attack Shift changes the clean images in place: write x = x + step for x += step",
+            "attack Shift changes clean images or labels in place: write x = x + step for x += step",
+        ),
+        (
+            OWN.replace("return", "x.data.add_(self.eps)\n        return"),
+            "attack=shift",
+            "attack Shift changes clean images or labels in place",
+        ),
+        (
+            OWN.replace("return", "labels.zero_()\n        return"),
+            "attack=shift",
+            "attack Shift changes clean images or labels in place",
+        ),
+        (
+            MINE.replace("return", "view.adv().data.zero_()\n        return"),
+            "margin=mine",
+            "margin 'mine' changes in place what it is given",
+        ),
+        (
+            MINE.replace("return", "view.labels.zero_()\n        return"),
+            "margin=mine",
+            "margin 'mine' changes in place what it is given",
         ),
         (
             MINE.replace("return", "z = view.adv().detach()\n        z /= 5\n        return"),
@@ -439,8 +459,12 @@ def test_a_loss_of_ones_own_loop_refuses_parts_that_write_or_give_what_is_no_wei
     before, writing = x.clone(), OWN.replace("return", "x += self.eps / 2\n        return")
     write("shifting.py", writing)
     load_plugin("shifting.py")
-    with pytest.raises(UsageError, match="attack Shift changes the clean images in place"):
+    with pytest.raises(UsageError, match="attack Shift changes clean images or labels in place"):
         pm.attack("shift", eps=0.1)(tiny_net(), x, labels)
+    write("asking.py", OWN.replace("shift", "asking").replace("return", "model(x)\n        return"))
+    load_plugin("asking.py")
+    found = pm.attack("asking", eps=0.1)(lambda x: x.sub_(0.5).flatten(1), before.clone(), labels)
+    assert found.x_adv.shape == x.shape, "it is the model that writes"
     write("line.py", SCALED)
     write("margin.py", MINE.replace("return", "view.adv().detach().zero_()\n        return"))
     for name in ("line.py", "margin.py"):
@@ -449,12 +473,20 @@ def test_a_loss_of_ones_own_loop_refuses_parts_that_write_or_give_what_is_no_wei
         ({"margin": "mine"}, "margin 'mine' changes in place"),
         ({"weight": {"name": "line", "scale": -1.0}}, "weight 'line' gives -"),
         ({"weight": {"name": "line", "scale": 1e300}}, "weight 'line' gives a value that is not a number"),
-        ({"attack": "shift"}, "attack Shift changes the clean images in place"),
+        ({"attack": "shift"}, "attack Shift changes clean images or labels in place"),
     ):
         method = pm.resolve("mail-at", settings=settings)
         with pytest.raises(UsageError, match=words):
             pm.mail_loss(tiny_net(), before.clone(), labels, method, seed=1)
     pm.mail_loss(tiny_net(), before, labels, pm.resolve("mail-at", settings={"weight": "line"}), seed=1).backward()
+
+
+def test_a_phase_that_ends_attacks_names_no_component() -> None:
+    phases = [{"from_epoch": 1, "set": {"objective": "standard", "attack": "none", "second_attack": None}}]
+    recipe = pm.resolve("at", epochs=2, settings={"phases": phases}).plain()
+    check_plugins({"recipe": recipe}, Path("run"))
+    with pytest.raises(UsageError, match="run was trained with attack 'nobodys', which is not known here"):
+        check_plugins({"recipe": {**recipe, "attack": {"name": "nobodys"}}}, Path("run"))
 
 
 def test_a_component_of_no_file_is_told_of_and_asked_for(program: Program) -> None:

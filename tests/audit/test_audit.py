@@ -172,6 +172,19 @@ def test_what_an_image_has_for_company_or_a_pass_does_by_itself(
     assert by_name(alone)["batch_dependence"]["verdict"] == "pass", "an image by itself has no company"
 
 
+def test_a_class_that_is_masked_is_no_dependence_on_the_batch() -> None:
+    class Masked(Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            logits = super().forward(x)
+            return torch.cat([logits, torch.full((len(x), 1), -torch.inf)], dim=1)
+
+    _, x, labels = linear_task(count=10)
+    masked = Masked(16, 10, 0).eval()
+    assert not any("others in its batch" in line for line in evaluate(masked, x, labels, attacks=["nat"])["warnings"])
+    checks = by_name(audit(masked, x, labels, "Linf", EPS))
+    assert [checks[name]["verdict"] for name in ("stochastic_output", "batch_dependence")] == ["pass", "pass"]
+
+
 def test_what_is_random_is_not_told_from_what_depends_on_the_batch() -> None:
     model, (x, labels) = digits_model(), digits_test()
     found = by_name(audit(NoisyInput(model).eval(), x[:10], labels[:10], "Linf", 0.16))["batch_dependence"]

@@ -83,7 +83,7 @@ def test_what_else_a_training_was_makes_another_row(tmp_path: Path) -> None:
 
 def test_other_content_of_the_users_own_files_makes_another_row_and_is_said(tmp_path: Path) -> None:
     def file(sha256: str) -> list[dict[str, Any]]:
-        return [{"file": "lab.py", "sha256": sha256, "registers": {}}]
+        return [{"file": "lab.py", "sha256": sha256, "registers": {"attack": ["pgd"]}}]
 
     runs = [
         run(tmp_path / "first", plugins=file("a")),
@@ -94,11 +94,24 @@ def test_other_content_of_the_users_own_files_makes_another_row_and_is_said(tmp_
     ]
     forked = {"run": "x", "id": "x", "epoch": 1, "recipe_hash": "y", "plugins": file("e")}
     runs.append(run(tmp_path / "forked", seed=6, plugins=file("a"), forked_from=forked))
-    table = table_of(runs, "")
-    assert [line.trials for line in table.lines] == [2, 1, 1, 1, 1]
+    again = run(tmp_path / "again", seed=7, plugins=file("b"))
+    table = table_of([*runs, again], "")
+    assert [line.trials for line in table.lines] == [2, 2, 1, 1, 1]
     like = f"is trained like {runs[0]}, but by other content of your own files: it counts in a row of its own."
-    assert table.spec.remark == " ".join(f"{other} {like}" for other in runs[2:])
+    assert table.spec.remark == " ".join(f"{other} {like}" for other in runs[2:]), "a second seed needs no word"
     assert table_of(runs[:2], "").spec.remark == ""
+    untold = table_of([runs[0], run(tmp_path / "older", seed=8)], "")
+    assert "but the record of one of them tells of no files of yours" in untold.spec.remark
+
+
+def test_files_that_only_watched_a_run_are_no_part_of_its_training(tmp_path: Path) -> None:
+    watch = [
+        {"file": "watch.py", "sha256": "w", "registers": {"attack": ["mine"]}},
+        {"file": "helper.py", "sha256": "h", "registers": {}},
+    ]
+    table = table_of([run(tmp_path / "plain"), run(tmp_path / "watched", seed=2, plugins=watch)], "")
+    assert [line.trials for line in table.lines] == [2]
+    assert table.spec.remark == ""
 
 
 def test_rows_of_one_name_keep_their_own_numbers(tmp_path: Path) -> None:

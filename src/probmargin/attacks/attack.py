@@ -57,19 +57,32 @@ class Attack(ABC):
     def carry_out(
         self, model: Classifier, x: Images, labels: Labels, *, noise: Noise, trace: TraceLevel
     ) -> AttackResult:
-        """Run on a model that is already frozen; an attack that writes into the clean images is refused."""
-        before = writes(x)
+        """Run on a model that is already frozen; an attack that writes into the clean images or labels is refused."""
+        before = writes(x), writes(labels)
         result = self.run(model, x, labels, noise=noise, trace=trace)
-        if is_own(self) and writes(x) != before:
-            raise UsageError(
-                f"attack {type(self).__name__} changes the clean images in place: write x = x + step for x += step, or "
-                "begin with x = x.clone()"
-            )
+        if is_own(self) and (writes(x), writes(labels)) != before and not _writes(model, x):
+            raise writes_in_place(self)
         return result
 
     @abstractmethod
     def run(self, model: Classifier, x: Images, labels: Labels, *, noise: Noise, trace: TraceLevel) -> AttackResult:
         """Attack a model that is already frozen."""
+
+
+def writes_in_place(attack: Attack) -> UsageError:
+    """The error for an attack that changes what it is given."""
+    return UsageError(
+        f"attack {type(attack).__name__} changes clean images or labels in place: write x = x + step for x += step, "
+        "or begin with x = x.clone()"
+    )
+
+
+def _writes(model: Classifier, x: Images) -> bool:
+    """Is it the model that writes into its images?"""
+    images = x.clone()
+    before = writes(images)
+    logits_without_gradient(model, images)
+    return writes(images) != before
 
 
 def _check_result(result: object, x: Images, name: str) -> None:

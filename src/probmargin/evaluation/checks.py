@@ -109,8 +109,13 @@ def company_spread(call: Classifier, x: Images) -> float:
 
 
 def _largest_distance(outputs: Sequence[Logits]) -> float:
-    """Between any two of several outputs for the same images, each image's logits brought to length 1."""
-    rows = [logits / logits.norm(dim=1, keepdim=True).clamp(min=1e-20) for logits in outputs]
+    """Between any two of several outputs for the same images, each image's logits brought to length 1.
+
+    >>> _largest_distance([torch.tensor([[1.0, -torch.inf]])] * 2)
+    0.0
+    """
+    finite = [torch.where(logits.isfinite(), logits, 0.0) for logits in outputs]
+    rows = [logits / logits.norm(dim=1, keepdim=True).clamp(min=1e-20) for logits in finite]
     return max(float((one - other).norm(dim=1).max()) for one, other in combinations(rows, 2))
 
 

@@ -1,5 +1,6 @@
 """What `compare` takes: runs, and the files that `evaluate --out` wrote of other models, as records of one kind."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ from probmargin.engine.files import holds_json, read_json_object
 from probmargin.engine.shapes import misfit_evaluation
 from probmargin.evaluation.protocol import PROTOCOLS
 from probmargin.methods.plain import completed
+from probmargin.methods.plugins import component_names
 from probmargin.reporting.cells import Record, deviation, evaluations, weights_of
 from probmargin.reporting.spec import NO_SEED
 from probmargin.runs.run import open_run
-from probmargin.training.fork import OWN_FILES
 
 _STANDARD = (PROTOCOLS["standard"].norm, PROTOCOLS["standard"].eps)
 _FACTS = ("model", "label_noise", "validation", "checkpoint", "precision")
@@ -54,16 +55,20 @@ def gathered(paths: Iterable[Path]) -> tuple[list[tuple[dict[str, Any], Path]], 
 
 def _parted_by_files(records: Sequence[Record]) -> Iterator[str]:
     """A sentence on each training that would be another seed of an earlier one but for files of the user's own."""
-    seen: dict[str, Record] = {}
+    seen: dict[str, dict[str, Record]] = {}
     for record in records:
-        files = record["recipe"].get("trained", {}).get("own_files")
-        others = {key: value for key, value in record["recipe"].get("trained", {}).items() if key not in _OF_FILES}
-        first = seen.setdefault(canonical_hash({**record["recipe"], "trained": others}), record)
-        if first["recipe"].get("trained", {}).get("own_files") != files:
-            yield (
-                f"{record['id']} is trained like {first['id']}, but by other content of your own files: it counts in a "
-                "row of its own."
+        trained = record["recipe"].get("trained", {})
+        others = {key: value for key, value in trained.items() if key not in _OF_FILES}
+        rows = seen.setdefault(canonical_hash({**record["recipe"], "trained": others}), {})
+        files = json.dumps(trained.get("own_files"))
+        if rows and files not in rows:
+            first = next(iter(rows.values()))
+            both = trained.get("own_files") and first["recipe"]["trained"].get("own_files")
+            known = (
+                "by other content of your own files" if both else "the record of one of them tells of no files of yours"
             )
+            yield f"{record['id']} is trained like {first['id']}, but {known}: it counts in a row of its own."
+        rows.setdefault(files, record)
 
 
 def _told_alike(record: dict[str, Any], first: Record) -> dict[str, Any]:
@@ -130,7 +135,14 @@ def record_of_file(path: Path, found: dict[str, Any]) -> dict[str, Any]:
 def _own_files(record: Record) -> set[str]:
     """SHA-256 of all files of the user's own that a training went by, from the run it was forked from on."""
     places = record.get("forked_from") or {}, record, *(record.get("resumes") or ())
-    return {file["sha256"] for place in places for entry in OWN_FILES for file in place.get(entry) or ()}
+    used = {name for _, name in component_names(record["recipe"])}
+    found = {file["sha256"] for place in places for file in place.get("model_files") or ()}
+    for place in places:
+        plugins = place.get("plugins") or ()
+        parts = [file for file in plugins if used & {name for names in file["registers"].values() for name in names}]
+        # What only watched the run, and what that imports, is no part of the training.
+        found |= {file["sha256"] for file in plugins if parts and (file in parts or not file["registers"])}
+    return found
 
 
 def _run_record(path: Path) -> dict[str, Any]:

@@ -103,7 +103,8 @@ def check_plugins(record: Mapping[str, Any], where: Path) -> None:
 
     What only watched the run is not needed to read it.
     """
-    used = {(COMPONENTS[slot].family, name) for slot, name in component_names(record.get("recipe") or {}) if name}
+    named = component_names(record.get("recipe") or {})
+    used = {(COMPONENTS[slot].family, name) for slot, name in named if name not in (None, "none", "null")}
     files = {
         (family, name): plugin["file"]
         for plugin in record.get("plugins") or ()

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import CheckpointError
 
 from probmargin.core.errors import UsageError, one_logit
 from probmargin.core.frozen import ModelMode, model_mode, with_clean_buffers
@@ -185,7 +187,8 @@ def _reached(
             _buffers_kept(model),
             torch.enable_grad(),
         ):
-            logits = with_clean_buffers(model, detach=False)(x)
+            # Attacks ask the same of parameters that are cut off from the graph.
+            logits = with_clean_buffers(model, detach=not trained)(x)
             if not isinstance(logits, torch.Tensor):
                 raise _not_logits(logits, f"{name} in {mode} mode")
             if not logits.requires_grad:
@@ -193,6 +196,11 @@ def _reached(
             gradients = torch.autograd.grad(logits.sum(), [x, *trained], allow_unused=True)
     except UsageError:
         raise
+    except CheckpointError:
+        raise UsageError(
+            f"model {name} computes part of a pass again in backward, as torch.utils.checkpoint does, in {mode} mode "
+            "too, where attacks cannot follow: use it in training mode alone, if self.training"
+        ) from None
     except (Exception, SystemExit) as error:
         raise UsageError(
             f"model {name} fails in {mode} mode where gradients are taken: {failed_at(error)}; repair it there"
@@ -200,11 +208,19 @@ def _reached(
     return [gradient is not None for gradient in gradients]
 
 
-def computes_again(model: nn.Module, image_shape: tuple[int, ...]) -> bool:
-    """Whether a training pass is computed again in backward, in part, as torch.utils.checkpoint does it.
+@dataclass(frozen=True)
+class Again:
+    """What a training pass computes again in backward, as torch.utils.checkpoint has it.
 
-    What is computed then has the model's own weights and moves its own buffers, whatever the pass was called with.
+    That has the model's own weights and moves its own buffers, whatever the pass was called with.
     """
+
+    computes: bool = False
+    moves_buffers: bool = False
+
+
+def computed_again(model: nn.Module, image_shape: tuple[int, ...]) -> Again:
+    """Look at a pass over three random images; all is left as it was found."""
     x = as_the_model_computes(random_images(model, 3, image_shape), model).requires_grad_()
     passes = 0
 
@@ -219,10 +235,10 @@ def computes_again(model: nn.Module, image_shape: tuple[int, ...]) -> bool:
         for layer in model.modules():
             stack.callback(layer.register_forward_pre_hook(count).remove)
         logits = with_clean_buffers(model, detach=False)(x)
-        before = passes
+        before, found = passes, [(buffer, buffer.clone()) for buffer in model.buffers()]
         torch.autograd.grad(logits.sum(), x)
-        return passes > before
-    return False
+        return Again(passes > before, any(not torch.equal(buffer, was) for buffer, was in found))
+    return Again()
 
 
 @contextmanager
@@ -234,7 +250,9 @@ def _buffers_kept(model: nn.Module) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for buffer, was in found:
-                buffer.copy_(was)
+                # Batch norm's own writing is not counted by torch; and some buffers cannot be written to.
+                if not torch.equal(buffer, was):
+                    buffer.copy_(was)
 
 
 def check_logits(logits: Logits, name: str) -> None:

@@ -7,6 +7,7 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.checkpoint import CheckpointError
 
 from probmargin.attacks.pgd import warn_of_short_steps
 from probmargin.core.autocast import check_autocast
@@ -23,6 +24,7 @@ from probmargin.methods.resolve import named
 from probmargin.models.checks import (
     as_the_model_computes,
     changes_its_images,
+    check_gradient,
     check_is_logits,
     check_keeps_images,
     check_logits,
@@ -70,6 +72,8 @@ def recipe_loss(
         loss = loss_at(network.forward if recipe.awp is None else _perturbed(network, recipe.awp, loss_at, reduce))
     except Exception as error:
         # After an error of its own a device may answer nothing more.
+        if isinstance(error, CheckpointError):
+            check_gradient(model, tuple(x.shape[1:]), type(model).__name__)
         if x.device.type == "cpu" or not isinstance(error, RuntimeError):
             _diagnose(model, x, labels, recipe)
         raise
@@ -116,7 +120,7 @@ def _perturbed(network: Network, awp: AWP, loss_at: Callable[[Classifier], torch
 def _check_computes_once(model: nn.Module, x: Images, recipe: Method) -> None:
     """Look at a network once, when the first recipe asks for it."""
     if changes_the_model(recipe) and model not in _ONCE:
-        check_computes_once(model, tuple(x.shape[1:]), [recipe])
+        check_computes_once(model, tuple(x.shape[1:]), [recipe], in_place=False)
         _ONCE.add(model)
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from probmargin.attacks.attack import Attack
+from probmargin.attacks.attack import Attack, writes_in_place as attack_writes
 from probmargin.attacks.balls import check_eps
 from probmargin.core.batch import BatchView, TraceLevel
 from probmargin.core.errors import UsageError
@@ -23,7 +23,16 @@ from probmargin.methods.plain import COMPONENTS
 from probmargin.methods.plugins import check_ball_fields, check_frozen
 from probmargin.models.own import failed
 from probmargin.training.network import Network
-from probmargin.training.step import Batch, alone, asked, attack_batch, loss_terms, view_of
+from probmargin.training.step import (
+    Batch,
+    alone,
+    asked,
+    attack_batch,
+    loss_terms,
+    seen_by_all,
+    view_of,
+    writes_in_place,
+)
 
 T = TypeVar("T")
 _IMAGES = 8
@@ -79,8 +88,12 @@ def _check_is_frozen(method: Method) -> None:
 
 def _try_attack(attack: Attack, network: Network, batch: Batch, level: TraceLevel) -> None:
     x, name = batch.x, attack.registered_name
+    given, labels = x.clone(), batch.labels.clone()
     with network.frozen(attack.model_mode) as call:
-        result = _called("attack", attack, lambda: attack(call, x, batch.labels, noise=batch.noise, trace=level))
+        result = _called("attack", attack, lambda: attack(call, given, labels, noise=batch.noise, trace=level))
+    # What is written through `.data` is not counted by torch.
+    if not (torch.equal(given, x) and torch.equal(labels, batch.labels)):
+        raise attack_writes(attack)
     if level != "none" and result.trace is None:
         raise UsageError(f"attack {name!r} returns no trace, which the margin reads: return AttackResult(x_adv, trace)")
     check_ball_fields(f"attack {name!r}", type(attack))
@@ -175,7 +188,11 @@ def _try_objective(view: BatchView, method: Method) -> None:
 
 def _values(kind: str, part: Any, call: Callable[[], PerExample], view: BatchView, *given: PerExample) -> PerExample:
     """One finite value an example."""
+    shared = [*seen_by_all(view), *given]
+    before = [one.clone() for one in shared]
     values = _called(kind, part, lambda: asked(kind, part, call, view, *given))
+    if not all(map(torch.equal, shared, before)):
+        raise writes_in_place(kind, part)
     _check_finite(kind, part, values)
     return values
 

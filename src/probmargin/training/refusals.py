@@ -13,7 +13,7 @@ from probmargin.core.frozen import frozen
 from probmargin.core.settings import Augment
 from probmargin.methods.method import Method
 from probmargin.methods.plain import check_radius
-from probmargin.models.checks import computes_again
+from probmargin.models.checks import Again, computed_again
 from probmargin.models.own import failed_at
 
 _OUTSIDE = 1e-3
@@ -141,17 +141,24 @@ def changes_the_model(method: Method) -> bool:
     return method.awp is not None or any(attack.model_mode == "train" for attack in attacks)
 
 
-def check_computes_once(model: nn.Module, image_shape: tuple[int, ...], methods: Iterable[Method]) -> None:
-    """Refuse a network that computes again in backward, which it does with its own weights and buffers."""
+def check_computes_once(
+    model: nn.Module, image_shape: tuple[int, ...], methods: Iterable[Method], *, in_place: bool
+) -> None:
+    """Refuse a network that computes again in backward, which it does with its own weights and buffers.
+
+    Where AWP moves weights `in_place`, for the whole step, these are the moved ones, and buffers alone matter.
+    """
     changing = next(filter(changes_the_model, methods), None)
-    if changing is None or not computes_again(model, image_shape):
+    again = Again() if changing is None else computed_again(model, image_shape)
+    if changing is None or not again.computes or (in_place and changing.awp and not again.moves_buffers):
         return
-    what, fix = ("moves its buffers in an attack in training mode", "--set attack.model_mode=eval")
+    what, fix = "an attack in training mode cannot follow", "--set attack.model_mode=eval"
     if changing.awp is not None:
-        what, fix = ("does so at its own weights and not at those that AWP moved", "--set awp=none")
+        own = "moves its buffers in a pass that AWP adds" if in_place else "has its own weights, not those AWP moved"
+        what, fix = f"what it computes {own}", "--set awp=none"
     raise UsageError(
         f"model {type(model).__name__} computes part of a pass again in backward, as torch.utils.checkpoint does, and "
-        f"{what}: leave checkpointing out, or use {fix}"
+        f"{what} there: leave checkpointing out, or use {fix}"
     )
 
 

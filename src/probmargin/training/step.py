@@ -127,16 +127,27 @@ def weigh(view: BatchView, method: Method, reduce: Reduce = alone) -> tuple[PerE
 
 def asked(kind: str, part: object, call: Callable[[], PerExample], view: BatchView, *given: PerExample) -> PerExample:
     """What a component returns, unless it writes into what it is given, the view or these, which others read too."""
-    shared = [one for one in (view.logits_nat, view.logits_adv, view.logits_second, *given) if one is not None]
+    shared = [*seen_by_all(view), *given]
     before = [writes(one) for one in shared]
     values = per_example(kind, part, call(), view)
     if [writes(one) for one in shared] != before:
-        name = getattr(part, "registered_name", type(part).__name__)
-        raise UsageError(
-            f"{kind} {name!r} changes in place what it is given, which the loss reads too: write z = z / 5 for z /= 5, "
-            "scatter for scatter_, or begin with clone()"
-        )
+        raise writes_in_place(kind, part)
     return values
+
+
+def seen_by_all(view: BatchView) -> list[torch.Tensor]:
+    """What margins and weights may look at and the loss reads after them."""
+    found = (view.labels, view.logits_nat, view.logits_adv, view.logits_second)
+    return [one for one in found if one is not None]
+
+
+def writes_in_place(kind: str, part: object) -> UsageError:
+    """The error for a component that changes what others read too."""
+    name = getattr(part, "registered_name", type(part).__name__)
+    return UsageError(
+        f"{kind} {name!r} changes in place what it is given, which the loss reads too: write z = z / 5 for z /= 5, "
+        "scatter for scatter_, or begin with clone()"
+    )
 
 
 def per_example(kind: str, part: object, values: PerExample, view: BatchView) -> PerExample:

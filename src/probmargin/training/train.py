@@ -183,7 +183,7 @@ class Training:
         epochs = [self.method.at(epoch) for epoch in self.method.epoch_plan()]
         if any(now.awp for now in epochs):
             moved_by_awp(model)
-        check_computes_once(model, shape, epochs)
+        check_computes_once(model, shape, epochs, in_place=True)
         return model, name, model_settings
 
     def _open(self, beginning: Beginning, stack: ExitStack) -> Checkpoint | None:
