@@ -263,7 +263,12 @@ def test_a_run_is_audited_into_its_folder(trained: Path, tmp_path: Path) -> None
     folder = shutil.copytree(trained, tmp_path / "run")
     said: list[str] = []
     request = EvaluationRequest(run=folder, num_examples=10, device="cpu")
-    result, path = audit_subject(request, trained, said.append)
+    with pytest.raises(UsageError, match="has the weights of the model that is audited: name another model's run"):
+        audit_subject(request, trained, said.append)
+    other = shutil.copytree(trained, tmp_path / "other")
+    for part in (other / "checkpoints").glob("state-0002.*"):
+        part.unlink()
+    result, path = audit_subject(request, other, said.append)
     assert path == folder / "audit.json"
     assert result["weights"] == open_run(folder).record["weights"], "which state it is of"
     assert json.loads(path.read_text(encoding="utf-8")) == result

@@ -321,6 +321,13 @@ def test_a_file_that_is_not_the_model_is_an_error_and_goes(
     assert list(tmp_path.iterdir()) == []
 
 
+class Company(torch.nn.Module):
+    """Its answer for an image depends on the images beside it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1) - x.mean()
+
+
 @pytest.mark.parametrize(
     ("size", "where"), [(1, "for a batch of 1"), (3, "for a batch of 3"), (8, "for the test images")]
 )
@@ -335,6 +342,10 @@ def test_a_file_that_differs_at_one_size_of_batch_is_not_the_model(size: int, wh
     with pytest.raises(Failure, match=f"its logits differ by 0.1 {where}"):
         check_file(subject, loaded, has_gradients=False)
     assert check_file(subject, model, has_gradients=False).largest_logit_difference == 0
+    subject.x = torch.cat([subject.x] * 10)
+    subject.labels = subject.labels.repeat(10)
+    subject.model = Company()
+    assert check_file(subject, subject.model, has_gradients=False).largest_logit_difference == 0
 
 
 def test_wrong_exports(trained: Path, tmp_path: Path) -> None:

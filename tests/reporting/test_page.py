@@ -328,6 +328,15 @@ def test_runs_measured_in_another_way_are_not_compared(tmp_path: Path) -> None:
     other = replace(second, folder=replace(second.folder, record={**second.folder.record, "data_fingerprint": "g"}))
     (changed,) = differences(first, other, ["nat"])
     assert changed.reason == "cannot be compared: digits has changed between the two"
+    judged = {**EVALUATION, "weights": "w"}
+    again = [replace(one, folder=replace(one.folder, evaluation=judged)) for one in (first, second)]
+    twice = differences(again[0], again[1], ["nat"])
+    assert [found.reason for found in twice] == ["cannot be compared: b and a are one network"]
+    ten = {**EVALUATION, "nat": {**EVALUATION["nat"], "correct": "1" * 10}, "num_examples": 10}
+    (part,) = differences(first, replace(second, folder=replace(second.folder, evaluation=ten)), ["nat"])
+    assert (part.num_examples, part.is_part) == (10, True)
+    assert "of the first 10 images" in compared(first, second, [replace(part, points=5.0)])
+    assert not differences(first, second, ["nat"])[0].is_part
     mine = replace(other, label="mine", folder=replace(other.folder, record={**other.folder.record, "data": "npz:a"}))
     told = differences(first, mine, ["nat", "pgd-20", "worst_case"])
     assert {found.reason for found in told} == {

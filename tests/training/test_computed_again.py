@@ -1,5 +1,6 @@
 """Networks that compute part of a pass again in backward, as torch.utils.checkpoint does, to save memory."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -42,20 +43,23 @@ def test_whether_a_network_computes_again_is_seen_and_leaves_it_as_it_was() -> N
 
 
 @pytest.mark.parametrize(
-    ("method", "fix"), [("mail-awp", "--set awp=none"), ("mail-trades", "--set attack.model_mode=eval")]
+    ("method", "setting", "value"), [("mail-awp", "awp", "none"), ("mail-trades", "attack.model_mode", "eval")]
 )
-def test_what_would_be_computed_at_other_weights_or_buffers_is_refused(method: str, fix: str, tmp_path: Path) -> None:
+def test_what_would_be_computed_at_other_weights_or_buffers_is_refused(
+    method: str, setting: str, value: str, tmp_path: Path
+) -> None:
     x, labels = images(4, 8, classes=2)
     asked = pm.resolve(method, settings={"attack.model_mode": "train"} if method == "mail-trades" else {})
     net = Saving(saves=True)
     for _ in range(2):
-        with pytest.raises(UsageError, match=fix):
+        with pytest.raises(UsageError, match=re.escape(f'use pm.resolve(..., settings={{"{setting}": "{value}"}})')):
             pm.mail_loss(net, x, labels, asked, seed=1)
     assert net.body[1].num_batches_tracked == 0
     changes = {"awp": AWP()} if method == "mail-awp" else {"attack": asked.attack}
-    with pytest.raises(UsageError, match="leave checkpointing out"):
+    with pytest.raises(UsageError, match=f"leave checkpointing out, or use --set {setting}={value}"):
         fit(tmp_path / "run", recipe(**changes), model=net)
     pm.mail_loss(Saving(saves=False), x, labels, asked, seed=1).backward()
+    pm.mail_loss(net, x, labels, pm.resolve(method, settings={setting: value}), seed=1)
 
 
 class Attention(nn.Module):

@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from probmargin.core.errors import UsageError
 from probmargin.core.speech import Say
 from probmargin.data.dataset import DataSet
@@ -37,7 +39,7 @@ def audit_subject(request: EvaluationRequest, surrogate: Path | None, log: Say) 
     settings = settings_of(replace(request, num_examples=count), run, len(data.test))
     say_radius(run, request.eps, settings.eps, log)
     device = pick_device(request.device)
-    other = None if surrogate is None else _surrogate(surrogate, data).to(device)
+    other = None if surrogate is None else _surrogate(surrogate, data, model).to(device)
     test = first_images(data.test, count).to(device)
     result = audit(
         # A new network is in training mode; this one was built here, so that says nothing about its owner's habits.
@@ -59,8 +61,11 @@ def audit_subject(request: EvaluationRequest, surrogate: Path | None, log: Say) 
     return result, path
 
 
-def _surrogate(path: Path, data: DataSet) -> Any:
+def _surrogate(path: Path, data: DataSet, audited: nn.Module) -> Any:
     model = open_run(path).model
+    # A network that masks another has its weights, and is of another kind.
+    if type(model) is type(audited) and weights_hash(model) == weights_hash(audited):
+        raise UsageError(f"--surrogate {path} has the weights of the model that is audited: name another model's run")
     try:
         check_model(model, (data.channels, *data.image_size), data.num_classes, str(path))
     except UsageError as error:

@@ -152,10 +152,11 @@ def check_computes_once(
     again = Again() if changing is None else computed_again(model, image_shape)
     if changing is None or not again.computes or (in_place and changing.awp and not again.moves_buffers):
         return
-    what, fix = "an attack in training mode cannot follow", "--set attack.model_mode=eval"
+    what, setting, value = "an attack in training mode cannot follow", "attack.model_mode", "eval"
     if changing.awp is not None:
         own = "moves its buffers in a pass that AWP adds" if in_place else "has its own weights, not those AWP moved"
-        what, fix = f"what it computes {own}", "--set awp=none"
+        what, setting, value = f"what it computes {own}", "awp", "none"
+    fix = f"--set {setting}={value}" if in_place else f'pm.resolve(..., settings={{"{setting}": "{value}"}})'
     raise UsageError(
         f"model {type(model).__name__} computes part of a pass again in backward, as torch.utils.checkpoint does, and "
         f"{what} there: leave checkpointing out, or use {fix}"

@@ -87,7 +87,8 @@ def _side_by_side(columns: Sequence[Mapping[str, str]]) -> list[SettingRow]:
 
 
 _FACTS = (
-    "data data_fingerprint model seed recipe_hash label_noise validation hardware precision compile processes commit"
+    "data data_fingerprint model weights seed recipe_hash label_noise validation hardware precision compile processes "
+    "commit"
 )
 _OF_A_FILE = "data data_fingerprint model weights"
 """What results know of the model that they are of."""

@@ -98,6 +98,8 @@ class Difference:
     only_first: int = 0
     only_second: int = 0
     num_examples: int = 0
+    is_part: bool = False
+    """Do these images leave some out on which one of the two was judged?"""
     p: str = ""
     is_clear: bool = False
     reason: str = ""
@@ -133,6 +135,8 @@ def _difference(first: RunReport, second: RunReport, name: str) -> Difference | 
         tried = [joined([attack_name(attack) for attack in side["attacks"]]) for side in (ours, theirs)]
         reason = f"{second.label} was tried by {tried[0]}, {first.label} by {tried[1]}"
         return Difference(attack=title, reason=f"cannot be compared: {reason}")
+    if _is_one_network(*evaluations):
+        return Difference(attack=title, reason=f"cannot be compared: {second.label} and {first.label} are one network")
     for line in _radii(ours, theirs) or differing(ours, theirs):
         return Difference(attack=title, reason=f"cannot be compared: {line}")
     column = ColumnSpec(title=title, attack=name, protocol="", norm="", eps=0.0)
@@ -150,9 +154,16 @@ def _difference(first: RunReport, second: RunReport, name: str) -> Difference | 
         only_first=pair.only_minus,
         only_second=pair.only_plus,
         num_examples=count,
+        is_part=any(count < int(evaluation.get("num_examples") or count) for evaluation in evaluations),
         p=p_value(pair.p),
         is_clear=pair.p < ALPHA,
     )
+
+
+def _is_one_network(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Are both of the same weights in the same code?"""
+    facts = [(evaluation.get("weights"), evaluation.get("model_code")) for evaluation in (first, second)]
+    return facts[0][0] is not None and facts[0] == facts[1]
 
 
 def _radii(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:

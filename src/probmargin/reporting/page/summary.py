@@ -139,10 +139,11 @@ def compared(first: RunReport, second: RunReport, found: Sequence[Difference]) -
     last = measured[-1]
     if last.points == 0:
         return f"{second.label} and {first.label} hold equally many images ({last.attack})."
-    how = f"{abs(last.points):.1f} points {'more' if last.points > 0 else 'fewer'}"
+    which = f"first {last.num_examples:,} images" if last.is_part else "images"
+    how = f"{abs(last.points):.1f} points {'more' if last.points > 0 else 'fewer'} of the {which}"
     # Over images alone: another seed of the same recipe would be right on others too.
     chance = "more than the choice of images explains" if last.is_clear else "which may be chance"
-    return f"{second.label} is right on {how} of the images than {first.label} ({last.attack}), {chance} (p {last.p})."
+    return f"{second.label} is right on {how} than {first.label} ({last.attack}), {chance} (p {last.p})."
 
 
 def numbers(report: RunReport) -> list[Number]:
