@@ -332,6 +332,7 @@ def test_runs_measured_in_another_way_are_not_compared(tmp_path: Path) -> None:
     again = [replace(one, folder=replace(one.folder, evaluation=judged)) for one in (first, second)]
     twice = differences(again[0], again[1], ["nat"])
     assert [found.reason for found in twice] == ["cannot be compared: b and a are one network"]
+    assert compared(again[0], again[1], twice) == "b and a are one network that was judged twice."
     ten = {**EVALUATION, "nat": {**EVALUATION["nat"], "correct": "1" * 10}, "num_examples": 10}
     (part,) = differences(first, replace(second, folder=replace(second.folder, evaluation=ten)), ["nat"])
     assert (part.num_examples, part.is_part) == (10, True)

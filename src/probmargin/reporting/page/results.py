@@ -135,7 +135,7 @@ def _difference(first: RunReport, second: RunReport, name: str) -> Difference | 
         tried = [joined([attack_name(attack) for attack in side["attacks"]]) for side in (ours, theirs)]
         reason = f"{second.label} was tried by {tried[0]}, {first.label} by {tried[1]}"
         return Difference(attack=title, reason=f"cannot be compared: {reason}")
-    if _is_one_network(*evaluations):
+    if is_one_network(*evaluations):
         return Difference(attack=title, reason=f"cannot be compared: {second.label} and {first.label} are one network")
     for line in _radii(ours, theirs) or differing(ours, theirs):
         return Difference(attack=title, reason=f"cannot be compared: {line}")
@@ -160,7 +160,7 @@ def _difference(first: RunReport, second: RunReport, name: str) -> Difference | 
     )
 
 
-def _is_one_network(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+def is_one_network(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Are both of the same weights in the same code?"""
     facts = [(evaluation.get("weights"), evaluation.get("model_code")) for evaluation in (first, second)]
     return facts[0][0] is not None and facts[0] == facts[1]

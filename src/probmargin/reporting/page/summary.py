@@ -8,7 +8,7 @@ from probmargin.core.words import counted, radius
 from probmargin.reporting.folder import Folder
 from probmargin.reporting.page.data import RunReport
 from probmargin.reporting.page.missing import attacks
-from probmargin.reporting.page.results import Difference
+from probmargin.reporting.page.results import Difference, is_one_network
 from probmargin.reporting.page.words import DASH, attack_name, count_of, duration, joined, percent
 
 
@@ -134,6 +134,8 @@ def compared(first: RunReport, second: RunReport, found: Sequence[Difference]) -
     if bare:
         are = "is" if len(bare) == 1 else "are"
         return f"{' and '.join(bare)} {are} not judged yet, so there is nothing to compare."
+    if is_one_network(first.folder.evaluation or {}, second.folder.evaluation or {}):
+        return f"{second.label} and {first.label} are one network that was judged twice."
     if not measured:
         return f"{second.label} and {first.label} were not judged in the same way, so they cannot be compared yet."
     last = measured[-1]
