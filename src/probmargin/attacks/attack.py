@@ -61,7 +61,7 @@ class Attack(ABC):
         before = writes(x), writes(labels)
         result = self.run(model, x, labels, noise=noise, trace=trace)
         if is_own(self) and (writes(x), writes(labels)) != before and not _writes(model, x):
-            raise writes_in_place(self)
+            raise writes_into_images(self)
         return result
 
     @abstractmethod
@@ -69,7 +69,7 @@ class Attack(ABC):
         """Attack a model that is already frozen."""
 
 
-def writes_in_place(attack: Attack) -> UsageError:
+def writes_into_images(attack: Attack) -> UsageError:
     """The error for an attack that changes what it is given."""
     return UsageError(
         f"attack {type(attack).__name__} changes clean images or labels in place: write x = x + step for x += step, "

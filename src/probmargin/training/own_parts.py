@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from probmargin.attacks.attack import Attack, writes_in_place as attack_writes
+from probmargin.attacks.attack import Attack, writes_into_images
 from probmargin.attacks.balls import check_eps
 from probmargin.core.batch import BatchView, TraceLevel
 from probmargin.core.errors import UsageError
@@ -93,7 +93,7 @@ def _try_attack(attack: Attack, network: Network, batch: Batch, level: TraceLeve
         result = _called("attack", attack, lambda: attack(call, given, labels, noise=batch.noise, trace=level))
     # What is written through `.data` is not counted by torch.
     if not (torch.equal(given, x) and torch.equal(labels, batch.labels)):
-        raise attack_writes(attack)
+        raise writes_into_images(attack)
     if level != "none" and result.trace is None:
         raise UsageError(f"attack {name!r} returns no trace, which the margin reads: return AttackResult(x_adv, trace)")
     check_ball_fields(f"attack {name!r}", type(attack))
